@@ -1,0 +1,1 @@
+"""Names, inodes, listings and residency in LMDB."""

@@ -1,0 +1,1 @@
+"""The unix-socket API of a running mount."""

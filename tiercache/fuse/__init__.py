@@ -1,0 +1,1 @@
+"""The kernel's side: wire protocol, drivers, holder, mount point."""

@@ -1,0 +1,75 @@
+"""What a store must do to be mounted.
+
+Keys are relative to the mounted prefix: the origin adds and removes it. Concerns (retry, faults,
+tracing) are wrappers around this protocol, never flags inside a store.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tiercache.types import ListPage, ObjectInfo, Progress
+
+#: Largest page a listing returns; S3 gives no more.
+LIST_PAGE_MAX = 1000
+
+
+class Origin(Protocol):
+    """A read-only object store.
+
+    All methods raise `OriginUnavailableError` for what may work later, `AccessDeniedError` for 403
+    and `OriginConfigError` for what a person must fix. They are checkpoints.
+    """
+
+    @property
+    def name(self) -> str:
+        """What a person calls it, e.g. `s3://bucket/prefix`. Holds no secrets."""
+
+    @property
+    def identity(self) -> str:
+        """Stable text that tells this origin from every other (endpoint, bucket, prefix)."""
+
+    def describe(self) -> dict[str, str]:
+        """Facts for `status`: client in use, endpoint, region, addressing."""
+
+    async def check(self) -> None:
+        """Raise `OriginConfigError` with one clear line unless objects can be listed or read."""
+
+    async def list(
+        self,
+        prefix: bytes,
+        token: str | None = None,
+        *,
+        delimiter: bool = True,
+        limit: int = LIST_PAGE_MAX,
+    ) -> ListPage:
+        """One page of the keys that start with *prefix*.
+
+        With *delimiter*, keys that hold a `/` after the prefix are folded into `prefixes` (each
+        ending in `/`). No order is promised. At most *limit* entries.
+        """
+
+    async def head(self, key: bytes) -> ObjectInfo:
+        """The current version of *key*; `ObjectNotFoundError` on a real 404 only."""
+
+    async def get_range(
+        self,
+        key: bytes,
+        etag: str,
+        start: int,
+        into: memoryview,
+        progress: Progress | None = None,
+    ) -> None:
+        """Fill *into* with the bytes of version *etag* of *key* from offset *start*.
+
+        Status, Content-Range, length and ETag of the reply are checked before a byte counts.
+        *progress* is told the bytes filled so far, on whatever thread receives them; an exception
+        it raises aborts the transfer and is raised here. On failure the bytes already reported
+        stay valid. Never returns, not even cancelled, while something may still write to *into*.
+
+        Raises `ObjectChangedError` if *key* has another version now, `ObjectNotFoundError`,
+        `ObjectArchivedError`.
+        """
+
+    async def aclose(self) -> None:
+        """Give back connections and threads."""

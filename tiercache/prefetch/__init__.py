@@ -1,0 +1,1 @@
+"""Guessing what is read next."""

@@ -1,0 +1,1 @@
+"""Shipped fakes and servers: memory origin, faults, local S3."""

@@ -1,0 +1,1 @@
+"""Local stores: sparse mirror files, block checksums, capacity."""

@@ -1,0 +1,1 @@
+"""Moving bytes between origin, tiers and readers."""

@@ -1,0 +1,1 @@
+"""What POSIX means here. Knows no kernel."""
