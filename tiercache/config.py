@@ -1,15 +1,35 @@
 """What can be set: frozen dataclasses that mirror the TOML file section by section.
 
 Sizes are bytes and durations seconds. Nothing below the composition root reads files, argv or the
-environment; every bound of the system is a field here.
+environment; every bound of the system is a field here. What a value may be stands beside it as
+metadata, which `tiercache.config_file` checks and names when it refuses one.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tiercache.types import GIB, KIB, MIB
+
+#: Largest number the kernel takes for a uid or gid; the one above it means "unchanged".
+ID_MAX = (1 << 32) - 2
+
+
+def size(low: int = 0, high: int | None = None) -> dict[str, Any]:
+    """Metadata of a field in bytes, written as a number or as text like "64MiB"."""
+    return {"unit": "bytes", "low": low, "high": high}
+
+
+def bounds(low: float = 0, high: float | None = None) -> dict[str, Any]:
+    """Metadata of a number from *low* to *high*, both included."""
+    return {"low": low, "high": high}
+
+
+def choice(*names: str) -> dict[str, Any]:
+    """Metadata of a text that is one of *names*."""
+    return {"choices": names}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,21 +52,23 @@ class MountConfig:
     """`[mount]`: what the tree looks like and how the kernel talks to us."""
 
     mountpoint: Path
-    driver: str = "auto"  # auto | kernel | libfuse
+    driver: str = field(default="auto", metadata=choice("auto", "kernel", "libfuse"))
     allow_other: bool = False
-    uid: int | None = None  # None: the mounting user
-    gid: int | None = None
-    umask: int = 0o022
-    consistency: str = "ttl"  # immutable | ttl | strict
-    metadata_ttl_s: float = 60.0
-    negative_ttl_s: float = 5.0
+    #: None: the mounting user.
+    uid: int | None = field(default=None, metadata=bounds(0, ID_MAX))
+    gid: int | None = field(default=None, metadata=bounds(0, ID_MAX))
+    umask: int = field(default=0o022, metadata={"unit": "octal", "low": 0, "high": 0o777})
+    consistency: str = field(default="ttl", metadata=choice("immutable", "ttl", "strict"))
+    metadata_ttl_s: float = field(default=60.0, metadata=bounds(0))
+    negative_ttl_s: float = field(default=5.0, metadata=bounds(0))
     passthrough: bool = True
-    readahead: int = 4 * MIB  # kernel readahead, needs root to raise
-    max_background: int = 64
+    #: Kernel readahead; needs root to raise.
+    readahead: int = field(default=4 * MIB, metadata=size(0, 1 * GIB))
+    max_background: int = field(default=64, metadata=bounds(1, 65535))
     #: Passthrough registrations kept after the last close, each an open file in the kernel.
-    backing_max: int = 4096
-    stop_timeout_s: float = 8.0
-    ready_timeout_s: float = 60.0
+    backing_max: int = field(default=4096, metadata=bounds(1))
+    stop_timeout_s: float = field(default=8.0, metadata=bounds(0.1, 3600))
+    ready_timeout_s: float = field(default=60.0, metadata=bounds(0.1, 3600))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,50 +77,57 @@ class TierConfig:
 
     name: str = "cache"
     paths: tuple[Path, ...]
-    capacity: int = 0  # 0: what the disk has free at start, less reserve_free
-    reserve_free: int = 1 * GIB
+    #: 0: what the disk has free at start, less `reserve_free`.
+    capacity: int = field(default=0, metadata=size(0))
+    reserve_free: int = field(default=1 * GIB, metadata=size(0))
     policy: str = "pin"
-    verify: str = "boot"  # boot: first use per boot | always: each read, no passthrough
+    #: boot: on first use per boot. always: on each read, which rules passthrough out.
+    verify: str = field(default="boot", metadata=choice("boot", "always"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferConfig:
     """`[transfer]`: the bounds of everything that moves between origin and tiers."""
 
-    connections: int = 32
-    connections_reserved: int = 4  # for metadata and demand
-    memory: int = 256 * MIB  # buffers in flight
-    part: int = 8 * MIB  # largest ranged GET
+    connections: int = field(default=32, metadata=bounds(1, 4096))
+    #: Kept for metadata and demand.
+    connections_reserved: int = field(default=4, metadata=bounds(0))
+    #: Buffers in flight.
+    memory: int = field(default=256 * MIB, metadata=size(4 * MIB))
+    #: Largest ranged GET.
+    part: int = field(default=8 * MIB, metadata=size(1 * MIB, 5 * GIB))
     #: Bodies up to this size are received on the loop; larger ones by pool threads.
-    inline_body: int = 256 * KIB
-    threads: int = 8
-    attempts: int = 6
-    backoff_base_s: float = 0.1
-    backoff_max_s: float = 8.0
-    retry_budget: float = 0.5  # retries per request in the long run
-    connect_timeout_s: float = 5.0
-    stall_timeout_s: float = 15.0
-    deadline_s: float = 120.0
+    inline_body: int = field(default=256 * KIB, metadata=size(0))
+    threads: int = field(default=8, metadata=bounds(1, 256))
+    attempts: int = field(default=6, metadata=bounds(1, 100))
+    backoff_base_s: float = field(default=0.1, metadata=bounds(0))
+    backoff_max_s: float = field(default=8.0, metadata=bounds(0, 3600))
+    #: Retries per request in the long run.
+    retry_budget: float = field(default=0.5, metadata=bounds(0, 100))
+    connect_timeout_s: float = field(default=5.0, metadata=bounds(0.1, 600))
+    stall_timeout_s: float = field(default=15.0, metadata=bounds(0.1, 3600))
+    deadline_s: float = field(default=120.0, metadata=bounds(0.1, 86400))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefetchConfig:
     """`[prefetch]`: sequential readahead."""
 
-    window_min: int = 2 * MIB
-    window_max: int = 64 * MIB
-    skip_forward: int = 16 * MIB
-    skip_back: int = 1 * MIB
-    streams_max: int = 1024
+    window_min: int = field(default=2 * MIB, metadata=size(1 * MIB))
+    window_max: int = field(default=64 * MIB, metadata=size(1 * MIB))
+    skip_forward: int = field(default=16 * MIB, metadata=size(0))
+    skip_back: int = field(default=1 * MIB, metadata=size(0))
+    streams_max: int = field(default=1024, metadata=bounds(1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogConfig:
     """`[catalog]`: the LMDB index."""
 
-    map_size: int = 16 * GIB  # address space, grows when full; the file is as large as its content
-    flush_interval_s: float = 0.25
-    sync_interval_s: float = 10.0
+    #: Address space, grows when full; the file is as large as its content.
+    map_size: int = field(default=16 * GIB, metadata=size(1 * MIB, 1 << 46))
+    flush_interval_s: float = field(default=0.25, metadata=bounds(0.001, 3600))
+    sync_interval_s: float = field(default=10.0, metadata=bounds(0.1, 86400))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +140,7 @@ class Config:
     transfer: TransferConfig = field(default_factory=TransferConfig)
     prefetch: PrefetchConfig = field(default_factory=PrefetchConfig)
     catalog: CatalogConfig = field(default_factory=CatalogConfig)
-    log_level: str = "info"
+    log_level: str = field(default="info", metadata=choice("debug", "info", "warning", "error"))
 
     @property
     def cache_dir(self) -> Path:
