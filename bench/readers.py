@@ -1,0 +1,93 @@
+"""The cheapest reading loops Python can do, the same for the mount and for its twin.
+
+Each takes a buffer that was touched beforehand (fresh guest memory costs more than the read) and
+times nothing but the reading. A loop that met fewer bytes than it should raises: a fast wrong
+reader must never look good.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import time
+from collections.abc import Sequence
+from operator import itemgetter
+
+PAGE = mmap.PAGESIZE
+
+
+class ShortReadError(Exception):
+    """A reader met fewer bytes than the file holds."""
+
+
+def touched_buffer(size: int) -> mmap.mmap:
+    """Page-aligned anonymous memory (fit for O_DIRECT) whose pages all exist already."""
+    buffer = mmap.mmap(-1, size)
+    for offset in range(0, size, PAGE):
+        buffer[offset] = 1
+    return buffer
+
+
+def sequential(path: str, buffer: mmap.mmap) -> float:
+    """Read the file from start to end; returns bytes per second."""
+    size, total = os.stat(path).st_size, 0
+    start = time.perf_counter()
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        while count := os.readv(fd, [buffer]):
+            total += count
+    finally:
+        os.close(fd)
+    seconds = time.perf_counter() - start
+    _expect(path, total, size)
+    return total / seconds
+
+
+def random_direct(path: str, offsets: Sequence[int], buffer: mmap.mmap) -> float:
+    """O_DIRECT reads of the buffer's size at `offsets`; returns reads per second."""
+    vector, total = [buffer], 0
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        start = time.perf_counter()
+        for offset in offsets:
+            total += os.preadv(fd, vector, offset)
+        seconds = time.perf_counter() - start
+    finally:
+        os.close(fd)
+    _expect(path, total, len(offsets) * len(buffer))
+    return len(offsets) / seconds
+
+
+def touch_pages(path: str, touch: itemgetter[tuple[int, ...]], count: int) -> float:
+    """Read one byte each from `count` places of a fresh shared mapping; returns touches per second.
+
+    `touch` is an `itemgetter` over the offsets: it walks them in C, so that the page faults and
+    not the interpreter are measured.
+    """
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        start = time.perf_counter()
+        with mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ) as mapping:
+            touch(mapping)
+            seconds = time.perf_counter() - start
+    finally:
+        os.close(fd)
+    return count / seconds
+
+
+def whole_files(paths: Sequence[str], size: int, buffer: mmap.mmap) -> float:
+    """Open, read and close each of `paths`, all of `size` bytes; returns files per second."""
+    vector = [buffer]
+    start = time.perf_counter()
+    for path in paths:
+        fd = os.open(path, os.O_RDONLY)
+        count = os.readv(fd, vector)
+        os.close(fd)
+        if count != size:
+            raise ShortReadError(f"{path}: {count} of {size} bytes")
+    return len(paths) / (time.perf_counter() - start)
+
+
+def _expect(path: str, total: int, size: int) -> None:
+    if total != size:
+        raise ShortReadError(f"{path}: {total} of {size} bytes")

@@ -1,0 +1,121 @@
+"""The files a benchmark reads, and where they live.
+
+Every file is `tiercache.testing.data.pattern` of its own seed, so any side can be checked byte for
+byte without a second copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tiercache.testing.data import pattern
+from tiercache.types import GIB, MIB
+
+BIG = "big.bin"
+SMALL = "small"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is read. `small_size` of 110 KB is a typical ImageNet JPEG."""
+
+    name: str
+    big_size: int
+    small_count: int
+    small_size: int
+    small_passes: int
+    random_reads: int
+    rounds: int
+
+
+SCALES = {
+    scale.name: scale
+    for scale in (
+        Scale("full", GIB, 2000, 110_000, 5, 4000, 9),
+        Scale("small", 16 * MIB, 40, 110_000, 1, 64, 5),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """What the files are called and what is in them."""
+
+    scale: Scale
+
+    def small_names(self) -> list[str]:
+        """Paths of the small files below the root, in listing order."""
+        return [f"{SMALL}/{number:06d}.jpg" for number in range(self.scale.small_count)]
+
+    def sizes(self) -> dict[str, int]:
+        """Size of every file by its path below the root."""
+        return {BIG: self.scale.big_size} | dict.fromkeys(
+            self.small_names(), self.scale.small_size
+        )
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """The content of one file, a MiB at a time."""
+        size, seed = self.sizes()[name], self.seed(name)
+        for offset in range(0, size, MIB):
+            yield pattern(offset, min(MIB, size - offset), seed)
+
+    @staticmethod
+    def seed(name: str) -> int:
+        """The seed of a file's pattern: its number, 0 for the big one."""
+        return 0 if name == BIG else 1 + int(Path(name).stem)
+
+
+def write_tree(dataset: Dataset, root: Path) -> None:
+    """Write every file below `root`, which must exist and be empty, down to the disk."""
+    (root / SMALL).mkdir()
+    for name in dataset.sizes():
+        with (root / name).open("wb") as file:
+            for chunk in dataset.chunks(name):
+                file.write(chunk)
+    os.sync()
+
+
+def verify_tree(dataset: Dataset, root: Path) -> None:
+    """Compare every byte below `root` with what it must be; raises ValueError on a difference."""
+    buffer = bytearray(MIB)
+    view = memoryview(buffer)
+    for name in dataset.sizes():
+        with (root / name).open("rb", buffering=0) as file:
+            for number, expected in enumerate(dataset.chunks(name)):
+                if file.readinto(view[: len(expected)]) != len(expected) or not buffer.startswith(
+                    expected
+                ):
+                    raise ValueError(f"{root / name}: wrong bytes in MiB {number}")
+            if file.read(1):
+                raise ValueError(f"{root / name}: longer than {dataset.sizes()[name]} bytes")
+
+
+@contextlib.contextmanager
+def workspace(parent: Path | None, needed: int) -> Iterator[Path]:
+    """A temporary directory below `parent` (default: `/var/tmp`, as `/tmp` may be memory).
+
+    Raises `OSError` when the disk cannot hold `needed` bytes more. Removed on exit.
+    """
+    home = parent or Path("/var/tmp")  # noqa: S108
+    free = shutil.disk_usage(home).free
+    if free < needed:
+        raise OSError(f"{home}: {free / GIB:.1f} GiB free, {needed / GIB:.1f} GiB needed (--dir)")
+    path = Path(tempfile.mkdtemp(prefix="tiercache-bench-", dir=home))
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def say(message: str) -> None:
+    """Progress for people: stderr, so that stdout stays machine-readable."""
+    print(f"bench: {message}", file=sys.stderr, flush=True)
+
+
