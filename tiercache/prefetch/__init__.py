@@ -1,1 +1,4 @@
-"""Guessing what is read next."""
+"""Guessing what is read next.
+
+* `streams`: sequential readers, found per region of a file rather than per handle.
+"""

@@ -87,8 +87,8 @@ class Filesystem(Protocol):
     def read(self, ino: int, offset: int, size: int) -> MaybeAwaitable[bytes | memoryview]:
         """Up to *size* bytes; fewer only at the end of the file.
 
-        A buffer returned directly is valid until the next call on this object; one that was
-        awaited stays valid as long as it is referenced.
+        The buffer is valid until the caller's next call on this object or its next checkpoint,
+        whichever comes first: reply, or copy, at once.
         """
 
     def release(self, ino: int) -> None:

@@ -1,0 +1,287 @@
+"""The worker: composition root of a mount.
+
+`python -P -m tiercache.daemon --link-fd N`, started by the holder. It takes its configuration from
+the link, checks the origin, asks for the mount, and serves until the mount is gone or the holder
+says stop. Wiring happens here and nowhere else: config in, one nursery out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.metadata
+import logging
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import trio
+
+from tiercache.catalog import Catalog
+from tiercache.config import Config, MountConfig
+from tiercache.config_file import config_from_json
+from tiercache.control.server import serve_control
+from tiercache.errors import ConfigError, TierCacheError
+from tiercache.fuse.link import Link
+from tiercache.origin.open import open_origin
+from tiercache.origin.protocol import Origin
+from tiercache.origin.retry import RetryingOrigin
+from tiercache.policy import EvictionPolicy
+from tiercache.prefetch.streams import Streams
+from tiercache.tier.store import TierStore
+from tiercache.transfer.fetcher import Fetcher
+from tiercache.transfer.requests import Requests, SingleFlight
+from tiercache.vfs.api import Ownership
+from tiercache.vfs.filesystem import TieredFilesystem
+from tiercache.vfs.namespace import Namespace
+
+log = logging.getLogger(__name__)
+
+
+class Driver(Protocol):
+    """What both drivers offer."""
+
+    async def run(self) -> None:
+        """Serve until the file system is unmounted."""
+
+    def status(self) -> dict[str, Any]:
+        """Facts for `tiercache status`."""
+
+
+def boot_id() -> str:
+    """What changes when the machine restarts."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def origin_directory(origin: Origin, root: Path) -> Path:
+    """Where below a cache directory this origin's files live."""
+    return root / hashlib.blake2b(origin.identity.encode(), digest_size=8).hexdigest()
+
+
+def find_policy(name: str) -> EvictionPolicy:
+    """A new instance of the policy registered under *name*; ConfigError if there is none."""
+    found = importlib.metadata.entry_points(group="tiercache.policies")
+    if name not in found.names:
+        known = ", ".join(sorted(found.names))
+        raise ConfigError([f"policy {name!r} is not installed; there are: {known}"])
+    policy: EvictionPolicy = found[name].load()()
+    return policy
+
+
+def ownership(config: MountConfig) -> Ownership:
+    """Who owns the tree, from the mount options."""
+    return Ownership(
+        uid=os.getuid() if config.uid is None else config.uid,
+        gid=os.getgid() if config.gid is None else config.gid,
+        file_mode=0o444 & ~config.umask,
+        dir_mode=0o555 & ~config.umask,
+    )
+
+
+@dataclass(slots=True)
+class Stack:
+    """The parts of a running mount, from the origin up to the tree."""
+
+    origin: Origin
+    retrying: RetryingOrigin
+    catalog: Catalog
+    store: TierStore
+    fetcher: Fetcher
+    requests: Requests
+    namespace: Namespace
+    filesystem: TieredFilesystem
+
+    def status(self) -> dict[str, Any]:
+        """Everything but the driver, for `tiercache status`."""
+        return {
+            "origin": {"name": self.origin.name, **self.origin.describe()},
+            "tiers": self.store.status(),
+            "in_flight": self.fetcher.admission.connections_used,
+            "queued": self.fetcher.admission.waiting,
+            "memory_bytes": self.fetcher.admission.memory_used,
+            "counters": {
+                "origin_bytes": self.fetcher.bytes_fetched,
+                "origin_gets": self.fetcher.gets,
+                "origin_lists": self.requests.lists,
+                "origin_heads": self.requests.heads,
+                "origin_retries": self.retrying.retries,
+                "origin_failures": self.retrying.failures,
+                **asdict(self.filesystem.stats),
+                **asdict(self.namespace.stats),
+            },
+            "catalog": {"rebuilt": self.catalog.rebuilt, **self.catalog.stats()},
+        }
+
+
+@asynccontextmanager
+async def open_stack(config: Config, origin: Origin, *, fresh: bool) -> AsyncIterator[Stack]:
+    """Wire everything between *origin* and the tree, with its background tasks, for a while.
+
+    *fresh*: no kernel holds inode numbers of a former worker, so forgotten ones may be swept.
+    """
+    identity, boot = origin.identity, boot_id()
+    catalog = Catalog.open(
+        origin_directory(origin, config.cache_dir) / "catalog",
+        config.catalog,
+        identity=identity,
+        boot_id=boot,
+    )
+    store = TierStore.open(
+        config.tiers,
+        origin_identity=identity,
+        kv=catalog.kv,
+        boot_id=boot,
+        policy=find_policy,
+        adopt=catalog.rebuilt is not None,
+    )
+    retrying = RetryingOrigin(origin, config.transfer)
+    async with trio.open_nursery() as nursery:
+        fetcher = Fetcher(retrying, store, config.transfer, nursery)
+        requests = Requests(retrying, fetcher.admission)
+        namespace = Namespace(catalog, requests, SingleFlight(nursery), config.mount, time.time)
+        filesystem = TieredFilesystem(
+            catalog,
+            namespace,
+            store,
+            fetcher,
+            Streams(config.prefetch, config.transfer.part),
+            ownership(config.mount),
+        )
+        for task in (catalog.run, store.run, fetcher.run):
+            nursery.start_soon(task)
+        if fresh:
+            nursery.start_soon(_sweep, catalog, store)
+        try:
+            yield Stack(
+                origin, retrying, catalog, store, fetcher, requests, namespace, filesystem
+            )
+        finally:
+            nursery.cancel_scope.cancel()
+            store.close()
+            catalog.close(clean=True)
+
+
+async def _sweep(catalog: Catalog, store: TierStore) -> None:
+    """Drop versions that no name points to any more, in slices."""
+    for ino in catalog.sweep(lambda _ino: False):
+        store.evict(ino)
+        await trio.lowlevel.checkpoint()
+
+
+class Worker:
+    """One run of the worker, from the link's start message to the end of the mount."""
+
+    def __init__(self, link: Link, start: dict[str, Any]) -> None:
+        self._link = link
+        self._config = config_from_json(start["config"])
+        self._restarts: int = start["restarts"]
+        self._driver_name: str = start["driver"]
+        self._runtime = Path(start["runtime_dir"])
+        self._started = time.monotonic()
+
+    async def run(self) -> None:
+        """Serve until unmounted; raises TierCacheError when that cannot begin."""
+        origin = open_origin(self._config.origin, self._config.transfer)
+        try:
+            if not self._restarts:
+                await origin.check()
+            async with open_stack(self._config, origin, fresh=not self._restarts) as stack:
+                self._link.send({"type": "checked"})
+                driver, mounted = await self._driver(stack.filesystem)
+                await self._serve(stack, driver, mounted)
+        finally:
+            with trio.move_on_after(1, shield=True):
+                await origin.aclose()
+
+    async def _driver(self, filesystem: TieredFilesystem) -> tuple[Driver, Callable[[], None]]:
+        """The driver over what the holder mounted, and what to call once it serves."""
+        message, fds = await self._receive()
+        serving = lambda: self._link.send({"type": "serving"})  # noqa: E731 - a name for a thunk
+        if message["type"] == "mount":
+            from tiercache.fuse.libfuse import LibfuseDriver  # noqa: PLC0415 - the other needs none
+
+            driver = LibfuseDriver(
+                filesystem, self._config.mount, message["source"], on_mounted=serving
+            )
+            return driver, lambda: None
+        from tiercache.fuse.kernel import KernelDriver  # noqa: PLC0415 - stdlib only, but unused there
+        from tiercache.fuse.opens import OpensTable  # noqa: PLC0415
+        from tiercache.fuse.session import Session  # noqa: PLC0415
+
+        dev, table = fds
+        return KernelDriver(
+            filesystem,
+            dev,
+            Session.from_json(message["session"]),
+            OpensTable(table),
+            self._config.mount,
+            restarted=self._restarts > 0,
+        ), serving
+
+    async def _serve(self, stack: Stack, driver: Driver, mounted: Callable[[], None]) -> None:
+        def status() -> dict[str, Any]:
+            return {
+                "driver": self._driver_name,
+                "uptime_s": time.monotonic() - self._started,
+                "worker": {"pid": os.getpid(), "restarts": self._restarts},
+                **driver.status(),
+                **stack.status(),
+            }
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(serve_control, self._runtime / "control.sock", {"status": status})
+            nursery.start_soon(self._watch, nursery.cancel_scope)
+            mounted()
+            await driver.run()
+            nursery.cancel_scope.cancel()
+
+    async def _watch(self, scope: trio.CancelScope) -> None:
+        """End the mount when the holder says so or is gone."""
+        while True:
+            await trio.lowlevel.wait_readable(self._link.fileno())
+            received = self._link.recv()
+            if received is None or received[0]["type"] == "stop":
+                scope.cancel()
+                return
+
+    async def _receive(self) -> tuple[dict[str, Any], list[int]]:
+        await trio.lowlevel.wait_readable(self._link.fileno())
+        received = self._link.recv()
+        if received is None:
+            raise TierCacheError("the holder is gone")
+        return received
+
+
+def main() -> int:
+    """Run one worker; the exit status tells the holder whether to start another."""
+    parser = argparse.ArgumentParser(prog="tiercache.daemon")
+    parser.add_argument("--link-fd", type=int, required=True)
+    link = Link(parser.parse_args().link_fd)
+    received = link.recv()
+    if received is None:
+        return 0
+    start = received[0]
+    logging.basicConfig(
+        level=start["config"]["log_level"].upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        trio.run(Worker(link, start).run)
+    except* TierCacheError as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        log.error("%s", error)  # noqa: TRY400 - meant for a person; bugs keep their traceback
+        link.send({"type": "failed", "error": str(error)})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

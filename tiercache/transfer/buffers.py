@@ -1,0 +1,54 @@
+"""Memory for bodies in flight, recycled.
+
+Fresh memory is slow to touch, above all on virtual machines, so large buffers are mmaps kept for
+reuse by size class (1, 2, 4 ... MiB). Small bodies take a plain bytearray: the allocator already
+recycles those. The caller keeps within its memory budget; this only remembers what is free.
+"""
+
+from __future__ import annotations
+
+import mmap
+
+from tiercache.types import BLOCK_SIZE
+
+
+def rounded(nbytes: int) -> int:
+    """How much memory a body of *nbytes* takes: itself below a block, else a power of two."""
+    return nbytes if nbytes < BLOCK_SIZE else 1 << (nbytes - 1).bit_length()
+
+
+class BufferPool:
+    """Free buffers by size class; holds at most *keep* bytes that nobody uses."""
+
+    def __init__(self, keep: int) -> None:
+        self._keep = keep
+        self._kept = 0
+        self._free: dict[int, list[memoryview]] = {}
+
+    def take(self, nbytes: int) -> memoryview:
+        """Writable memory of exactly *nbytes*, content undefined."""
+        if nbytes < BLOCK_SIZE:
+            return memoryview(bytearray(nbytes))
+        size = rounded(nbytes)
+        free = self._free.get(size)
+        if free:
+            self._kept -= size
+            whole = free.pop()
+        else:
+            whole = memoryview(mmap.mmap(-1, size))
+        return whole[:nbytes]
+
+    def give(self, view: memoryview) -> None:
+        """Take *view* back. Nobody may look at it any more."""
+        whole = view.obj
+        if not isinstance(whole, mmap.mmap):
+            return
+        size = len(whole)
+        if self._kept + size <= self._keep:
+            self._kept += size
+            self._free.setdefault(size, []).append(memoryview(whole))
+
+    def trim(self) -> None:
+        """Give all free memory back to the system."""
+        self._free.clear()
+        self._kept = 0

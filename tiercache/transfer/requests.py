@@ -1,0 +1,95 @@
+"""Metadata calls: first in line, one flight per question.
+
+The call runs as a task of its own, so a caller that is interrupted does not take the answer away
+from the others who wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+import trio
+
+from tiercache.errors import OriginUnavailableError
+from tiercache.origin.protocol import LIST_PAGE_MAX, Origin
+from tiercache.transfer.admission import Admission
+from tiercache.types import ListPage, ObjectInfo, Priority
+
+T = TypeVar("T")
+
+
+class _Flight(Generic[T]):
+    __slots__ = ("done", "error", "value")
+
+    def __init__(self) -> None:
+        self.done = trio.Event()
+        self.value: T | None = None
+        self.error: Exception | None = None
+
+
+class SingleFlight:
+    """Concurrent callers with the same key share one run."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+        self._flights: dict[Hashable, _Flight[object]] = {}
+
+    async def do(self, key: Hashable, run: Callable[[], Awaitable[T]]) -> T:
+        """Result of *run*, started unless one with *key* is under way; its error for everyone."""
+        flight = self._flights.get(key)
+        if flight is None:
+            flight = self._flights[key] = _Flight()
+            self._nursery.start_soon(self._fly, key, flight, run)
+        await flight.done.wait()
+        if flight.error is not None:
+            raise flight.error.with_traceback(None)
+        return flight.value  # type: ignore[return-value]  # set by _fly from run's own T
+
+    async def _fly(
+        self, key: Hashable, flight: _Flight[object], run: Callable[[], Awaitable[object]]
+    ) -> None:
+        flight.error = OriginUnavailableError("the request was abandoned")
+        try:
+            flight.value = await run()
+            flight.error = None
+        except Exception as error:  # noqa: BLE001 - handed to every caller, who decides
+            flight.error = error
+        finally:
+            del self._flights[key]
+            flight.done.set()
+
+
+class Requests:
+    """The origin's metadata, within the connection budget."""
+
+    def __init__(self, origin: Origin, admission: Admission) -> None:
+        self._origin = origin
+        self._admission = admission
+        self.lists = 0
+        self.heads = 0
+
+    async def head(self, key: bytes) -> ObjectInfo:
+        """As `Origin.head`."""
+        self.heads += 1
+        await self._admission.connection(Priority.METADATA)
+        try:
+            return await self._origin.head(key)
+        finally:
+            self._admission.release_connection()
+
+    async def list(
+        self,
+        prefix: bytes,
+        token: str | None = None,
+        *,
+        delimiter: bool = True,
+        limit: int = LIST_PAGE_MAX,
+    ) -> ListPage:
+        """As `Origin.list`."""
+        self.lists += 1
+        await self._admission.connection(Priority.METADATA)
+        try:
+            return await self._origin.list(prefix, token, delimiter=delimiter, limit=limit)
+        finally:
+            self._admission.release_connection()
