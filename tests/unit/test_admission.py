@@ -1,0 +1,117 @@
+import trio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiercache.transfer.admission import Admission
+from tiercache.types import Priority
+
+
+def admission(connections=2, reserved=1, memory=100, reclaim=lambda n: None):
+    return Admission(connections, reserved, memory, reclaim)
+
+
+async def test_grants_within_bounds_and_queues_beyond():
+    a = admission()
+    first = a.request(Priority.DEMAND, 10)
+    second = a.request(Priority.DEMAND, 10)
+    third = a.request(Priority.DEMAND, 10)
+    assert first.granted.is_set() and second.granted.is_set() and not third.granted.is_set()
+    a.release_connection()
+    assert third.granted.is_set()
+
+
+async def test_prefetch_never_takes_the_reserved_connection_or_memory():
+    a = admission(connections=3, reserved=1)
+    got = [a.request(Priority.PREFETCH, 30) for _ in range(3)]
+    assert [t.granted.is_set() for t in got] == [True, True, False]
+    assert a.request(Priority.DEMAND, 30).granted.is_set()
+
+
+async def test_metadata_goes_before_demand_before_prefetch():
+    a = admission(connections=1, reserved=0)
+    a.request(Priority.DEMAND, 0)
+    tickets = {p: a.request(p, 0) for p in reversed(Priority)}
+    for priority in Priority:
+        assert not tickets[priority].granted.is_set()
+        a.release_connection()
+        assert tickets[priority].granted.is_set()
+
+
+async def test_promoted_prefetch_overtakes():
+    a = admission(connections=1, reserved=0)
+    a.request(Priority.DEMAND, 0)
+    early, late = a.request(Priority.PREFETCH, 0), a.request(Priority.PREFETCH, 0)
+    a.promote(late, Priority.DEMAND)
+    a.release_connection()
+    assert late.granted.is_set() and not early.granted.is_set()
+
+
+async def test_a_large_demand_is_not_starved_by_smaller_ones():
+    a = admission(connections=9, reserved=0)
+    small = a.request(Priority.DEMAND, 60)
+    large = a.request(Priority.DEMAND, 75)
+    later = a.request(Priority.DEMAND, 10)
+    assert not large.granted.is_set() and not later.granted.is_set()
+    a.release_memory(small)
+    assert large.granted.is_set() and later.granted.is_set()
+
+
+async def test_reclaim_is_asked_for_what_is_missing():
+    asked = []
+
+    def reclaim(n):
+        asked.append(n)
+        a.memory_used -= n
+
+    a = admission(connections=9, reserved=0, reclaim=reclaim)
+    a.request(Priority.DEMAND, 75)
+    assert a.request(Priority.DEMAND, 75).granted.is_set()
+    assert asked == [50]
+
+
+async def test_a_body_larger_than_the_budget_is_let_in_alone():
+    assert admission().request(Priority.DEMAND, 10_000).granted.is_set()
+
+
+@pytest.mark.parametrize("granted", [True, False])
+async def test_cancelled_waiter_leaves_nothing_behind(granted):
+    a = admission(connections=1, reserved=0)
+    holder = None if granted else a.request(Priority.DEMAND, 5)
+    with trio.move_on_after(0) as scope:
+        scope.cancel()
+        await a.connection(Priority.METADATA)
+        await trio.lowlevel.checkpoint()
+    if granted:
+        a.release_connection()
+    else:
+        a.release_connection()
+        a.release_memory(holder)
+    assert (a.connections_used, a.memory_used, a.waiting) == (0, 0, 0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(list(Priority)), st.integers(0, 60), st.booleans()), max_size=40
+    )
+)
+def test_bounds_hold_and_everyone_is_served(requests):
+    async def scenario():
+        a = admission(connections=3, reserved=1, memory=100)
+        tickets = []
+        for priority, nbytes, release in requests:
+            tickets.append(a.request(priority, nbytes))
+            assert a.connections_used <= 3 and a.memory_used <= 100
+            if release:
+                finish_one(a, tickets)
+        while tickets:
+            finish_one(a, tickets)
+        assert (a.connections_used, a.memory_used, a.waiting) == (0, 0, 0)
+
+    def finish_one(a, tickets):
+        ticket = next(t for t in tickets if t.granted.is_set())
+        tickets.remove(ticket)
+        a.release_connection()
+        a.release_memory(ticket)
+
+    trio.run(scenario)
