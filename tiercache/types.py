@@ -8,9 +8,9 @@ stored as 64 bits.
 from __future__ import annotations
 
 import enum
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Protocol, TypeAlias, TypeVar
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -102,3 +102,23 @@ def block_span(size: int, block: int) -> tuple[int, int]:
     """Start and end offset of *block* in an object of *size* bytes."""
     start = block * BLOCK_SIZE
     return start, min(start + BLOCK_SIZE, size)
+
+
+class KeyValues(Protocol):
+    """An ordered, durable map of bytes: how layers that must not know the catalog persist.
+
+    Called on the loop. A write is visible to reads at once and durable some time later; what one
+    `put_many` writes is found either whole or not at all after a crash.
+    """
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of *key*, None if there is none."""
+
+    def put_many(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Write all *items* in order; None deletes the key."""
+
+    def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """All pairs whose key starts with *prefix*, by key.
+
+        The iterator may be held across checkpoints; writes meanwhile may or may not be seen.
+        """
