@@ -1,0 +1,118 @@
+"""A mount made the way a person makes one: by the `tiercache` command, in processes of its own.
+
+Used by the demo, the benchmarks and the tests of real loaders, which all need the same two things:
+the real command line, and an end that leaves nothing behind, whatever happened in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tiercache.errors import MountError
+from tiercache.fuse.mountpoint import canonical, runtime_dir, top_mount
+
+#: `-P` keeps the working directory off the module path.
+COMMAND = (sys.executable, "-P", "-c", "from tiercache_cli.main import main; main()")
+
+#: Longer than the command's own limits, so that its message and not ours is seen.
+COMMAND_TIMEOUT_S = 120.0
+_END_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class CommandMount:
+    """A tree mounted by `tiercache mount`; `env` is added to the environment of every command."""
+
+    source: str
+    mountpoint: Path
+    options: Sequence[str] = ()
+    env: Mapping[str, str] | None = None
+
+    def mount(self) -> None:
+        """Returns when the mount answers; raises `MountError` with the command's own words."""
+        self._run("mount", self.source, str(self.mountpoint), *self.options)
+
+    def status(self) -> dict[str, Any]:
+        """What `tiercache status MOUNTPOINT --json` says. Raises `MountError`."""
+        reply: dict[str, Any] = json.loads(self._run("status", str(self.mountpoint), "--json"))
+        return reply
+
+    def unmount(self) -> None:
+        """Ask for a clean end. Raises `MountError` when the tree is busy or the command fails."""
+        self._run("umount", str(self.mountpoint))
+
+    def end(self) -> None:
+        """Unmount by whatever means are left, and wait until its processes are gone."""
+        processes = self.processes()
+        if self.is_mounted:
+            with contextlib.suppress(MountError):
+                self.unmount()
+        if self.is_mounted:
+            subprocess.run(["umount", "-l", os.fspath(self.mountpoint)], check=False)
+        _, alive = psutil.wait_procs(processes, timeout=_END_TIMEOUT_S)
+        for process in alive:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(alive, timeout=_END_TIMEOUT_S)
+
+    @property
+    def is_mounted(self) -> bool:
+        """Whether the kernel's mount table holds it; never touches the mount itself."""
+        return top_mount(canonical(self.mountpoint)) is not None
+
+    def processes(self) -> list[psutil.Process]:
+        """Holder and worker as the holder wrote them down; empty when there are none."""
+        found = []
+        for name in ("holder_pid", "worker_pid"):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, psutil.Error):
+                state = json.loads((runtime_dir(self.mountpoint) / "state.json").read_bytes())
+                found.append(psutil.Process(state[name]))
+        return found
+
+    def _run(self, *arguments: str) -> str:
+        try:
+            done = subprocess.run(
+                [*COMMAND, *arguments],
+                env={**os.environ, **(self.env or {})},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=COMMAND_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise MountError(
+                f"tiercache {arguments[0]}: no end after {error.timeout:g} s"
+            ) from None
+        if done.returncode:
+            words = (done.stderr.strip() or done.stdout.strip()).removeprefix("Error: ")
+            raise MountError(f"tiercache {arguments[0]}: {words or f'exit {done.returncode}'}")
+        return done.stdout
+
+
+@contextlib.contextmanager
+def mounted(
+    source: str,
+    mountpoint: Path,
+    options: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+) -> Iterator[CommandMount]:
+    """Mount `source` on `mountpoint` (made when missing) until the block ends."""
+    mountpoint.mkdir(parents=True, exist_ok=True)
+    mount = CommandMount(source, mountpoint, options, env)
+    try:
+        mount.mount()
+        yield mount
+    finally:
+        mount.end()
