@@ -86,8 +86,22 @@ class ReadOnlyError(TierCacheError):
     errno = errno.EROFS
 
 
+class TooManyOpenError(TierCacheError):
+    """More files are open at a time than can be kept track of."""
+
+    errno = errno.ENFILE
+
+
 class BlockCorruptError(TierCacheError):
     """A cached block is not what was written. Becomes a miss; never reaches a reader."""
+
+
+class CatalogError(TierCacheError):
+    """The index of names cannot be opened, read or written: disk full, disk failure, damage.
+
+    Names that are not known yet cannot be given a number that lasts, so looking them up is EIO
+    until the index can be written again; known names are not affected.
+    """
 
 
 class ConfigError(TierCacheError):
@@ -100,3 +114,11 @@ class ConfigError(TierCacheError):
 
 class MountError(TierCacheError):
     """Mounting or unmounting failed; the message is one line that says what to do."""
+
+
+class ControlError(TierCacheError):
+    """A running mount could not be asked: nobody listens, or it refused. One line for a person."""
+
+
+class ControlTimeoutError(ControlError):
+    """A running mount took the question and gave no answer in time."""
