@@ -8,6 +8,7 @@ reader must never look good.
 from __future__ import annotations
 
 import mmap
+import multiprocessing
 import os
 import time
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from operator import itemgetter
 PAGE = mmap.PAGESIZE
 
 
-class ShortReadError(Exception):
+class ShortReadError(OSError):
     """A reader met fewer bytes than the file holds."""
 
 
@@ -30,10 +31,11 @@ def touched_buffer(size: int) -> mmap.mmap:
 
 def sequential(path: str, buffer: mmap.mmap) -> float:
     """Read the file from start to end; returns bytes per second."""
-    size, total = os.stat(path).st_size, 0
+    total = 0
     start = time.perf_counter()
     fd = os.open(path, os.O_RDONLY)
     try:
+        size = os.fstat(fd).st_size
         while count := os.readv(fd, [buffer]):
             total += count
     finally:
@@ -86,6 +88,39 @@ def whole_files(paths: Sequence[str], size: int, buffer: mmap.mmap) -> float:
         if count != size:
             raise ShortReadError(f"{path}: {count} of {size} bytes")
     return len(paths) / (time.perf_counter() - start)
+
+
+def parallel_files(paths: Sequence[str], size: int, readers: int) -> float:
+    """Read all of `paths`, of `size` bytes each, by `readers` processes; returns files per second.
+
+    The processes wait for each other before they start, and the clock runs from the first start
+    to the last end.
+    """
+    context = multiprocessing.get_context("fork")
+    barrier = context.Barrier(readers)
+    results: multiprocessing.SimpleQueue[tuple[float, float] | str] = context.SimpleQueue()
+
+    def read(part: Sequence[str]) -> None:
+        buffer = touched_buffer(size + PAGE)
+        barrier.wait()
+        start = time.monotonic()
+        try:
+            whole_files(part, size, buffer)
+        except (OSError, ShortReadError) as error:
+            results.put(str(error))
+        else:
+            results.put((start, time.monotonic()))
+
+    processes = [context.Process(target=read, args=(paths[n::readers],)) for n in range(readers)]
+    for process in processes:
+        process.start()
+    outcomes = [results.get() for _ in processes]
+    for process in processes:
+        process.join()
+    if failures := [outcome for outcome in outcomes if isinstance(outcome, str)]:
+        raise ShortReadError(failures[0])
+    spans = [outcome for outcome in outcomes if not isinstance(outcome, str)]
+    return len(paths) / (max(end for _, end in spans) - min(start for start, _ in spans))
 
 
 def _expect(path: str, total: int, size: int) -> None:

@@ -98,7 +98,9 @@ def alternate(
     return tuple(pairs)
 
 
-def report(name: str, machine: Mapping[str, Any], rows: Iterable[Row], scale: str) -> dict[str, Any]:
+def report(
+    name: str, machine: Mapping[str, Any], rows: Iterable[Row], scale: str
+) -> dict[str, Any]:
     """The whole result of one benchmark as JSON-ready data."""
     return {
         "bench": name,
@@ -119,22 +121,22 @@ def readable(value: float, unit: str) -> str:
 
 def table(rows: Iterable[Row]) -> str:
     """The report as aligned plain text, one line per row."""
-    lines = [("row", "mount", "baseline", "ratio", "goal", "", "against")]
-    verdicts = {True: "ok", False: "MISSED", None: ""}
-    for row in rows:
-        lines.append(
-            (
-                row.name,
-                readable(row.value, row.unit),
-                readable(row.baseline, row.unit),
-                f"{row.ratio:.3f}",
-                "-" if row.goal is None else f"{row.goal:.2f}",
-                verdicts[row.ok],
-                row.baseline_name,
-            )
-        )
+    head = ("row", "mount", "baseline", "ratio", "goal", "", "against")
+    lines = [head, *map(_cells, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
         for line in lines
+    )
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.name,
+        readable(row.value, row.unit),
+        readable(row.baseline, row.unit),
+        f"{row.ratio:.3f}",
+        "-" if row.goal is None else f"{row.goal:.2f}",
+        {True: "ok", False: "MISSED", None: ""}[row.ok],
+        row.baseline_name,
     )

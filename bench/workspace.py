@@ -56,9 +56,7 @@ class Dataset:
 
     def sizes(self) -> dict[str, int]:
         """Size of every file by its path below the root."""
-        return {BIG: self.scale.big_size} | dict.fromkeys(
-            self.small_names(), self.scale.small_size
-        )
+        return {BIG: self.scale.big_size} | dict.fromkeys(self.small_names(), self.scale.small_size)
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """The content of one file, a MiB at a time."""
@@ -103,7 +101,7 @@ def workspace(parent: Path | None, needed: int) -> Iterator[Path]:
 
     Raises `OSError` when the disk cannot hold `needed` bytes more. Removed on exit.
     """
-    home = parent or Path("/var/tmp")  # noqa: S108
+    home = parent or Path("/var/tmp")
     free = shutil.disk_usage(home).free
     if free < needed:
         raise OSError(f"{home}: {free / GIB:.1f} GiB free, {needed / GIB:.1f} GiB needed (--dir)")
@@ -117,5 +115,3 @@ def workspace(parent: Path | None, needed: int) -> Iterator[Path]:
 def say(message: str) -> None:
     """Progress for people: stderr, so that stdout stays machine-readable."""
     print(f"bench: {message}", file=sys.stderr, flush=True)
-
-

@@ -1,0 +1,74 @@
+"""What `python -m bench NAME` can run: each scenario sets itself up, measures, and cleans up."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import cold, hot
+from bench.rows import Row
+from bench.workspace import Dataset, Scale, say, workspace, write_tree
+from tiercache.testing.mounting import mounted
+from tiercache.testing.seaweed import SeaweedServer
+from tiercache.types import GIB
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line said. `rounds` is the number of pairs per row."""
+
+    scale: Scale
+    rounds: int
+    directory: Path | None = None
+    driver: str = "auto"
+
+    @property
+    def mount_options(self) -> list[str]:
+        """Options of `tiercache mount` that all scenarios share."""
+        return [f"--driver={self.driver}"]
+
+
+def run_hot(options: Options) -> list[Row]:
+    """A directory, mounted as it is and read through a warm cache on the same file system."""
+    dataset = Dataset(options.scale)
+    with workspace(options.directory, _needed(dataset, copies=2)) as home:
+        native = home / "native"
+        native.mkdir()
+        say(f"writing {_gigabytes(dataset):.2f} GB below {home}")
+        write_tree(dataset, native)
+        flags = [f"--cache-dir={home / 'cache'}", *options.mount_options]
+        with mounted(f"file://{native}", home / "mount", flags) as mount:
+            return hot.measure(dataset, native, mount.mountpoint, options.rounds)
+
+
+def run_cold(options: Options) -> list[Row]:
+    """An S3 server on loopback, read through fresh mounts and by a plain parallel client."""
+    dataset = Dataset(options.scale)
+    with (
+        workspace(options.directory, _needed(dataset, copies=3)) as home,
+        SeaweedServer(home / "server") as server,
+    ):
+        store = cold.Store(server, dataset, home, options.mount_options)
+        tree = home / "tree"
+        tree.mkdir()
+        say(f"storing {_gigabytes(dataset):.2f} GB in SeaweedFS")
+        write_tree(dataset, tree)
+        store.fill(tree)
+        shutil.rmtree(tree)
+        return cold.measure(store, options.rounds)
+
+
+Scenario = Callable[[Options], Sequence[Row]]
+
+SCENARIOS: dict[str, Scenario] = {"hot": run_hot, "cold": run_cold}
+
+
+def _gigabytes(dataset: Dataset) -> float:
+    return sum(dataset.sizes().values()) / 1e9
+
+
+def _needed(dataset: Dataset, copies: int) -> int:
+    """Free bytes to insist on: the copies, and the reserve a cache leaves on its disk."""
+    return copies * sum(dataset.sizes().values()) + 2 * GIB
