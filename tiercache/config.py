@@ -54,6 +54,8 @@ class MountConfig:
     mountpoint: Path
     driver: str = field(default="auto", metadata=choice("auto", "kernel", "libfuse"))
     allow_other: bool = False
+    #: Mount over a directory that is not empty and hide what it holds.
+    nonempty: bool = False
     #: None: the mounting user.
     uid: int | None = field(default=None, metadata=bounds(0, ID_MAX))
     gid: int | None = field(default=None, metadata=bounds(0, ID_MAX))
@@ -69,6 +71,8 @@ class MountConfig:
     backing_max: int = field(default=4096, metadata=bounds(1))
     stop_timeout_s: float = field(default=8.0, metadata=bounds(0.1, 3600))
     ready_timeout_s: float = field(default=60.0, metadata=bounds(0.1, 3600))
+    #: None: `log` in the runtime directory of the mount.
+    log_file: Path | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
