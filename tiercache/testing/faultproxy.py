@@ -213,15 +213,17 @@ class FaultProxy:
             self._connections.discard(connection)
 
     def hold(self, rule: Rule, connection: _Connection) -> None:
-        """Block until *rule* is released or *connection* is to end."""
+        """Block until *rule* is released; `_CutError` when *connection* is to end."""
         with self._changed:
             self._changed.wait_for(lambda: rule.released or connection.aborted)
+        connection.check()
 
     def pause(self, seconds: float, connection: _Connection) -> None:
-        """Block for *seconds* or until *connection* is to end."""
+        """Block for *seconds*; `_CutError` when *connection* is to end."""
         if seconds > 0:
             with self._changed:
                 self._changed.wait_for(lambda: connection.aborted, seconds)
+        connection.check()
 
     def pace(self, size: int, rule: Rule, connection: _Connection) -> None:
         """Block for as long as sending *size* bytes should have taken."""
@@ -271,6 +273,11 @@ class _Connection:
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             # The method of the base class: that of a TLS socket would drop its encryption.
             socket.socket.shutdown(self._sock, how)
+
+    def check(self) -> None:
+        """Raise `_CutError` if the connection is to end."""
+        if self.aborted:
+            raise _CutError
 
     def run(self) -> None:
         """Serve requests until either side ends the connection."""
@@ -336,7 +343,7 @@ class _Connection:
             self._proxy.hold(rule, self)
         if sent == rule.fault.reset_after:
             self._cut(reset=True)
-        if self.aborted or sent == rule.fault.truncate_after:
+        if sent == rule.fault.truncate_after:
             self._cut()
 
     def _cut(self, *, reset: bool = False) -> None:
