@@ -132,6 +132,8 @@ class CatalogConfig:
     map_size: int = field(default=16 * GIB, metadata=size(1 * MIB, 1 << 46))
     flush_interval_s: float = field(default=0.25, metadata=bounds(0.001, 3600))
     sync_interval_s: float = field(default=10.0, metadata=bounds(0.1, 86400))
+    #: A new catalog is not begun on a disk with less free space than this.
+    free_min: int = field(default=64 * MIB, metadata=size(0, 1 << 46))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -168,8 +168,9 @@ async def open_stack(config: Config, origin: Origin, *, fresh: bool) -> AsyncIte
 
 async def _sweep(catalog: Catalog, store: TierStore) -> None:
     """Drop versions that no name points to any more, in slices."""
-    for ino in catalog.sweep(lambda _ino: False):
-        store.evict(ino)
+    for gone in catalog.sweep(lambda _ino: False):
+        for ino in gone:
+            store.evict(ino)
         await trio.lowlevel.checkpoint()
 
 
