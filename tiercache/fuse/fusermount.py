@@ -30,9 +30,8 @@ def find_program(path: str | None = None) -> str | None:
     folders = (os.environ.get("PATH", os.defpath) if path is None else path).split(os.pathsep)
     for name in PROGRAMS:
         for folder in folders:
-            program = os.path.join(folder, name)
-            if folder and os.access(program, os.X_OK):
-                return program
+            if folder and os.access(f"{folder}/{name}", os.X_OK):
+                return f"{folder}/{name}"
     return None
 
 

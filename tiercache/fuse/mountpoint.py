@@ -104,7 +104,8 @@ def canonical(path: Path) -> Path:
     mount's root is answered by the kernel alone.
     """
     for _ in range(_LINKS_MAX):
-        path = Path(os.path.abspath(path))
+        if path.name in ("", ".."):
+            return Path(os.path.realpath(path))
         path = Path(os.path.realpath(path.parent), path.name)
         try:
             path = path.parent / path.readlink()

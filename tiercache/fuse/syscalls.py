@@ -15,14 +15,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def mount(source: str, target: Path, fstype: str, flags: int, options: str) -> None:
-    """mount(2). Raises OSError."""
+    """Mount, as the system call does. Raises OSError."""
     arguments = (os.fsencode(source), os.fsencode(target), fstype.encode())
     if _libc.mount(*arguments, ctypes.c_ulong(flags), options.encode()) != 0:
         raise _last_error(target)
 
 
 def umount(target: Path, flags: int = 0) -> None:
-    """umount2(2), never through a symbolic link. Raises OSError."""
+    """Unmount, never through a symbolic link. Raises OSError."""
     if _libc.umount2(os.fsencode(target), flags | UMOUNT_NOFOLLOW) != 0:
         raise _last_error(target)
 

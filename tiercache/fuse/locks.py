@@ -1,0 +1,79 @@
+"""One daemon per directory: a flock on `<directory>/lock` that names who holds it.
+
+The kernel gives a lock back with the last process that holds the descriptor open. Workers inherit
+it, so a worker that still drains keeps its cache directories even when its holder was killed. The
+lock is on the inode: symbolic links and bind mounts lead to the same one. Standard library only.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from tiercache.errors import MountError
+
+NAME = "lock"
+
+
+class Locks:
+    """The locks of one mount; closing gives them back."""
+
+    def __init__(self) -> None:
+        self._fds: list[int] = []
+        self._inodes: dict[tuple[int, int], Path] = {}
+
+    def take(self, directory: Path, subject: str) -> None:
+        """Create *directory* when missing and lock it. Raises MountError, naming the holder's pid.
+
+        *subject* is what the message calls it.
+        """
+        fd = _open(directory, subject)
+        self._fds.append(fd)
+        state = os.fstat(fd)
+        other = self._inodes.setdefault((state.st_dev, state.st_ino), directory)
+        if other is not directory:
+            raise MountError(f"{subject} is the same directory as {other}")
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise MountError(f"{subject} is in use by {_owner(fd)}") from None
+        self.sign([os.getpid()])
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """The descriptors to hand on to a worker."""
+        return tuple(self._fds)
+
+    def sign(self, pids: Iterable[int]) -> None:
+        """Write down who holds the locks, most important first."""
+        text = " ".join(str(pid) for pid in pids).encode() + b"\n"
+        for fd in self._fds:
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, text, 0)
+
+    def close(self) -> None:
+        """Give everything back, unless a worker still holds it."""
+        while self._fds:
+            os.close(self._fds.pop())
+
+
+def _open(directory: Path, subject: str) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, "no permission to write there, or a read-only disk")
+        return os.open(directory / NAME, flags, 0o600)
+    except OSError as e:
+        raise MountError(f"cannot use {subject}: {e.strerror}") from None
+
+
+def _owner(fd: int) -> str:
+    """Who signed the lock and is still alive."""
+    for pid in os.pread(fd, 64, 0).split():
+        if pid.isdigit() and Path(f"/proc/{int(pid)}").exists():
+            return f"pid {int(pid)}"
+    return "another process"
