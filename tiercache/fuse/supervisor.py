@@ -288,11 +288,9 @@ class Supervisor:
     def _publish(self) -> None:
         self._runtime.write_state(
             {
-                "holder": {"pid": os.getpid()},
-                "worker": {
-                    "pid": self._worker.pid if self._worker else None,
-                    "restarts": self._restarts,
-                },
+                "holder_pid": os.getpid(),
+                "worker_pid": self._worker.pid if self._worker else None,
+                "restarts": self._restarts,
                 "mountpoint": str(self._settings.mountpoint),
                 "source": self._settings.source,
                 "driver": self._driver,
