@@ -23,10 +23,11 @@ from tiercache.config_units import (
 
 def describe(raw: object) -> str:
     """*raw* for an error message: what kind of TOML value it is."""
+    if isinstance(raw, str):
+        return f'the text "{raw[:40]}"'
     names: tuple[tuple[type | tuple[type, ...], str], ...] = (
         (bool, "true or false"),
         ((int, float), "a number"),
-        (str, "text"),
         (Mapping, "a table"),
         (Sequence, "a list"),
     )
@@ -94,7 +95,7 @@ def _read_path(raw: object) -> Path:
 
 def _read_paths(raw: object) -> tuple[Path, ...]:
     if isinstance(raw, str):
-        raise SettingError(f'is text, not a list; write ["{raw}"]')
+        raise SettingError(f'is {describe(raw)}, not a list; write ["{raw}"]')
     if not isinstance(raw, Sequence) or not raw:
         raise SettingError('write a list of at least one directory, like ["/mnt/nvme/tiercache"]')
     return tuple(_read_path(item) for item in raw)

@@ -1,0 +1,146 @@
+"""Starts the holder of a mount and waits until the mount answers.
+
+The configuration travels in an anonymous file and the answer comes back through a pipe, so nothing
+shows up in a process list or is left on disk. The holder is a session of its own and outlives this
+command. What it writes before it has opened its log is kept in memory, so that even a holder that
+cannot begin does not die without a word.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from typing import Final, NoReturn
+
+from tiercache.config import Config
+from tiercache.config_file import config_to_json
+from tiercache.errors import MountError
+from tiercache.fuse.mountpoint import runtime_dir
+from tiercache.fuse.runtime import LOG
+from tiercache_cli.patience import Patience
+
+#: The program that holds mounts, after `python -P`.
+HOLDER: Final = ("-m", "tiercache.fuse.holder")
+
+#: Beyond the holder's own limit, for it to say what went wrong.
+MARGIN_S: Final = 10.0
+
+#: What a holder gets to take the mount away again after it was told to.
+END_TIMEOUT_S: Final = 10.0
+
+#: What the holder says when the mount answers; anything else is why not.
+READY: Final = "ready"
+
+#: Longest answer, a line.
+ANSWER_MAX: Final = 64 << 10
+
+
+def run_in_place(config: Config) -> NoReturn:
+    """Become the holder; used where a supervisor like systemd watches this process."""
+    number = _config_fd(config)
+    os.set_inheritable(number, True)
+    program = [sys.executable, "-P", *HOLDER, "--config-fd", str(number), "--foreground"]
+    os.execv(sys.executable, program)
+
+
+def start(config: Config, program: Sequence[str] = HOLDER) -> None:
+    """Start the holder and return when the mount answers.
+
+    Raises MountError with one line for a person; then nothing is mounted and nothing runs.
+    """
+    words = os.memfd_create("tiercache-stderr", os.MFD_CLOEXEC)
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    with os.fdopen(words, "r+b", buffering=0), os.fdopen(reader, "rb", buffering=0):
+        try:
+            holder = _spawn(config, program, writer, words)
+        finally:
+            os.close(writer)
+        timeout_s = config.mount.ready_timeout_s + MARGIN_S
+        try:
+            line = _read_line(reader, timeout_s, f"mounting {config.origin.url}")
+        except BaseException:
+            _end(holder)
+            raise
+        _understand(line, holder, config, words)
+
+
+def _spawn(
+    config: Config, program: Sequence[str], writer: int, words: int
+) -> subprocess.Popen[bytes]:
+    number = _config_fd(config)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-P", *program, *_fds(number, writer)],
+            stdin=subprocess.DEVNULL,
+            stdout=words,
+            stderr=words,
+            cwd="/",
+            pass_fds=(number, writer),
+            start_new_session=True,
+        )
+    finally:
+        os.close(number)
+
+
+def _fds(config_fd: int, ready_fd: int) -> tuple[str, ...]:
+    return "--config-fd", str(config_fd), "--ready-fd", str(ready_fd)
+
+
+def _config_fd(config: Config) -> int:
+    """An anonymous file that holds *config*, to be read from its start."""
+    number = os.memfd_create("tiercache-config", os.MFD_CLOEXEC)
+    with open(number, "wb", closefd=False) as file:
+        file.write(json.dumps(config_to_json(config)).encode())
+    os.lseek(number, 0, os.SEEK_SET)
+    return number
+
+
+def _read_line(reader: int, timeout_s: float, doing: str) -> bytes:
+    """What the holder says, empty when it ended without a word. Raises MountError when late."""
+    deadline = time.monotonic() + timeout_s
+    data = b""
+    with selectors.DefaultSelector() as selector, Patience(doing) as patience:
+        selector.register(reader, selectors.EVENT_READ)
+        while b"\n" not in data and len(data) < ANSWER_MAX:
+            if not patience.wait(selector, deadline):
+                raise MountError(f"no answer from the mount within {timeout_s:g} s")
+            chunk = os.read(reader, ANSWER_MAX)
+            if not chunk:
+                break
+            data += chunk
+    return data
+
+
+def _understand(line: bytes, holder: subprocess.Popen[bytes], config: Config, words: int) -> None:
+    answer = line.decode(errors="replace").strip()
+    if answer == READY:
+        return
+    _end(holder)
+    raise MountError(answer or _silence(holder.returncode, words, config))
+
+
+def _silence(status: int, words: int, config: Config) -> str:
+    """Why a holder that said nothing may have ended: its last words and where to read more."""
+    text = os.pread(words, os.fstat(words).st_size, 0).decode(errors="replace").strip()
+    last = f": {text.splitlines()[-1]}" if text else ""
+    log = config.mount.log_file or runtime_dir(config.mount.mountpoint) / LOG
+    how = f"signal {-status}" if status < 0 else f"exit status {status}"
+    return f"the mount ended before it was ready ({how}){last}; log: {log}"
+
+
+def _end(holder: subprocess.Popen[bytes]) -> None:
+    """Wait for *holder* to go, telling it to; one that does not is killed."""
+    try:
+        holder.wait(1.0)
+    except subprocess.TimeoutExpired:
+        holder.terminate()
+        try:
+            holder.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            holder.kill()
+            holder.wait()
