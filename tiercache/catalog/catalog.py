@@ -188,32 +188,34 @@ class Catalog:
 
     def _read_inode(self, txn: Txn, key: bytes) -> Inode | None:
         record = txn.get(key, db=self._store.inodes)
-        return None if record is None else records.unpack_inode(records.unpack_ino(key), record)
+        return None if record is None else records.unpack_inode(key, record)
 
     def _read_child(self, txn: Txn, key: bytes) -> Child | None:
         data = txn.get(key, db=self._store.names)
-        if data is None:
+        name = None if data is None else records.unpack_name(key, data)
+        if name is None:
             return None
-        inode = self._read_inode(txn, data[: records.INO_SIZE])
-        return None if inode is None else Child(inode, records.unpack_name(data).seen_at)
+        inode = self._read_inode(txn, records.pack_ino(name.ino))
+        return None if inode is None else Child(inode, name.seen_at)
 
     def _read_children(
         self, txn: Txn, prefix: bytes, start: bytes
     ) -> tuple[list[tuple[bytes, Inode]], bytes | None]:
         page: list[tuple[bytes, Inode]] = []
-        for key, value in scan(txn, self._store.names, start):
+        for seen, (key, value) in enumerate(scan(txn, self._store.names, start)):
             if not key.startswith(prefix):
                 break
-            if len(page) == SLICE:
+            if seen == SLICE:
                 return page, key
-            inode = self._read_inode(txn, value[: records.INO_SIZE])
+            name = records.unpack_name(key, value)
+            inode = None if name is None else self._read_inode(txn, records.pack_ino(name.ino))
             if inode is not None:
                 page.append((key[records.INO_SIZE :], inode))
         return page, None
 
     def _read_listed_at(self, txn: Txn, key: bytes) -> float | None:
         data = txn.get(key, db=self._store.listings)
-        return None if data is None else records.unpack_time(data)
+        return None if data is None else records.unpack_time(key, data)
 
     def _put(self, txn: Txn, parent: int, entry: NewEntry, stamp: Stamp) -> Change:
         writer = Writer(txn, self._store, self._numbers, parent)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from tiercache.catalog import records
 from tiercache.catalog.store import Store, Txn, scan
 
 #: Pairs copied out per transaction while scanning.
@@ -11,7 +12,7 @@ _SLICE = 1000
 
 
 class LmdbKeyValues:
-    """`tiercache.types.KeyValues` in a table of its own."""
+    """`tiercache.types.KeyValues` in a table of its own. A damaged pair counts as missing."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -29,13 +30,17 @@ class LmdbKeyValues:
         start = prefix
         while True:
             page = self._store.read(self._page, prefix, start)
-            yield from page
+            for key, data in page:
+                value = records.unseal(key, data)
+                if value is not None:
+                    yield key, value
             if len(page) < _SLICE:
                 return
             start = page[-1][0] + b"\0"
 
     def _get(self, txn: Txn, key: bytes) -> bytes | None:
-        return txn.get(key, db=self._store.others)
+        data = txn.get(key, db=self._store.others)
+        return None if data is None else records.unseal(key, data)
 
     def _put_many(self, txn: Txn, items: Sequence[tuple[bytes, bytes | None]]) -> None:
         table = self._store.others
@@ -43,7 +48,7 @@ class LmdbKeyValues:
             if value is None:
                 txn.delete(key, db=table)
             else:
-                txn.put(key, value, db=table)
+                txn.put(key, records.seal(key, value), db=table)
 
     def _page(self, txn: Txn, prefix: bytes, start: bytes) -> list[tuple[bytes, bytes]]:
         page: list[tuple[bytes, bytes]] = []

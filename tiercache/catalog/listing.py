@@ -56,7 +56,7 @@ class Listing:
         while start is not None:
             gone, start = self._store.write(self._remove_stale, start)
             yield gone
-        time = records.pack_time(listed_at)
+        time = records.pack_time(prefix, listed_at)
         self._store.write(lambda txn: txn.put(prefix, time, db=self._store.listings))
 
     def _add(self, txn: Txn, entries: Sequence[NewEntry], stamp: Stamp) -> Change:

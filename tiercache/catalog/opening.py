@@ -5,7 +5,7 @@ anything doubtful is moved aside (one is kept, for a person to look at) and a ne
 mount comes up either way. Doubtful is:
 
 * a file shorter than its meta pages say, which LMDB would find out by SIGBUS;
-* meta pages or tables that LMDB refuses;
+* meta pages or tables that LMDB refuses, now or in an earlier run, and a root that is damaged;
 * another schema or another origin;
 * a machine stop without a clean end: commits are synced from time to time only, and a disk may have
   written them in any order;
@@ -24,9 +24,10 @@ from pathlib import Path
 import lmdb
 
 from tiercache.catalog import records
-from tiercache.catalog.store import Store, Txn
+from tiercache.catalog.store import BAD, Store, Txn
 from tiercache.config import CatalogConfig
 from tiercache.errors import CatalogError
+from tiercache.types import ROOT_INO
 
 log = logging.getLogger(__name__)
 
@@ -37,17 +38,6 @@ _META_MAGIC = 0xBEEFC0DE
 _META_VERSION = 1
 
 _ATTEMPTS_MAX = 3
-
-#: Errors that say the database is bad; others (no space, no permission) a new one would meet too.
-_BAD = (
-    lmdb.BadTxnError,
-    lmdb.CorruptedError,
-    lmdb.IncompatibleError,
-    lmdb.InvalidError,
-    lmdb.PageNotFoundError,
-    lmdb.PanicError,
-    lmdb.VersionMismatchError,
-)
 
 
 class _DoubtError(Exception):
@@ -93,10 +83,12 @@ class _Opener:
 
     def _open_existing(self) -> Store:
         self._count_attempt()
+        if (self._database / "damaged").exists():
+            raise _DoubtError("an earlier run met damaged pages")
         _check_file(self._database / "data.mdb")
         try:
             store = Store(self._database, self._config.map_size)
-        except _BAD as error:
+        except BAD as error:
             raise _DoubtError(f"LMDB refuses it: {error}") from error
         try:
             self._check_content(store)
@@ -119,9 +111,11 @@ class _Opener:
     def _check_content(self, store: Store) -> None:
         try:
             meta = store.read(_read_meta, store)
-            store.read(_touch_edges, store)
+            edges_good = store.read(_touch_edges, store)
         except CatalogError as error:
             raise _DoubtError(str(error)) from error
+        if not edges_good:
+            raise _DoubtError("its root is damaged")
         if meta.get(b"schema") != records.SCHEMA:
             raise _DoubtError("it has another schema")
         if meta.get(b"identity") != self._identity:
@@ -195,12 +189,18 @@ def _read_meta(txn: Txn, store: Store) -> dict[bytes, bytes]:
     return dict(txn.cursor(store.meta))
 
 
-def _touch_edges(txn: Txn, store: Store) -> None:
-    """Walk from every root to its first and last leaf, so that gross damage shows here."""
+def _touch_edges(txn: Txn, store: Store) -> bool:
+    """Walk from every tree's root to its first and last leaf, so that gross damage shows here.
+
+    Returns whether the record of the root directory is good or absent.
+    """
     for table in (store.inodes, store.names, store.versions, store.listings, store.others):
         cursor = txn.cursor(table)
         cursor.first()
         cursor.last()
+    key = records.pack_ino(ROOT_INO)
+    root = txn.get(key, db=store.inodes)
+    return root is None or records.unpack_inode(key, root) is not None
 
 
 def _unmark(txn: Txn, store: Store, boot_id: bytes) -> bool:

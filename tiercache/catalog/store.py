@@ -44,8 +44,17 @@ _SPARE_TXNS = 4
 #: last page and a cut one could not be told from it. No transaction here allocates more than this.
 _HEADROOM = 64 * MIB
 
-#: What damage looks like while reading.
-_DAMAGE = (lmdb.Error, struct.error, ValueError, KeyError, IndexError)
+#: What LMDB says of a database that is bad; other errors (no space, no permission) have a cause
+#: that a new database would meet too.
+BAD = (
+    lmdb.BadTxnError,
+    lmdb.CorruptedError,
+    lmdb.IncompatibleError,
+    lmdb.InvalidError,
+    lmdb.PageNotFoundError,
+    lmdb.PanicError,
+    lmdb.VersionMismatchError,
+)
 
 
 def scan(txn: Txn, table: Table, start: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -63,6 +72,8 @@ class Store:
     def __init__(self, directory: Path, map_size: int) -> None:
         """Open or create; raises lmdb.Error or OSError."""
         self._directory = directory
+        #: Exists when damage was met.
+        self.damaged_mark = directory / "damaged"
         self._map_size = map_size
         self._pid = os.getpid()
         self._failing = False
@@ -98,13 +109,14 @@ class Store:
             raise
 
     def read(self, body: Callable[[Txn, *Ts], T], *args: *Ts) -> T:
-        """Run *body* in a read transaction. Raises CatalogError on damage."""
+        """Run *body* in a read transaction. Raises CatalogError when LMDB cannot read."""
         self._guard()
         try:
             with self._env.begin() as txn:
                 return body(txn, *args)
-        except _DAMAGE as error:
-            raise CatalogError(f"the catalog cannot be read: {error!r}") from error
+        except lmdb.Error as error:
+            self._note_damage(error)
+            raise CatalogError(f"the catalog cannot be read: {error}") from error
 
     def write(self, body: Callable[[Txn, *Ts], T], *args: *Ts) -> T:
         """Run *body* in a write transaction and commit, or change nothing.
@@ -121,7 +133,7 @@ class Store:
                 self._extend()
             except lmdb.MapFullError:
                 self._grow()
-            except (*_DAMAGE, OSError) as error:
+            except (lmdb.Error, OSError, struct.error) as error:
                 raise self._failed(error) from error
             else:
                 self._works()
@@ -184,13 +196,22 @@ class Store:
                 os.truncate(self._data_path, last + _HEADROOM)
                 self._file_size = last + _HEADROOM
 
+    def _note_damage(self, error: Exception) -> None:
+        """Have the next start begin anew: pages that are bad now stay bad."""
+        if isinstance(error, BAD) and not self.damaged_mark.exists():
+            log.error("the catalog is damaged and will be begun anew at the next start: %s", error)
+            with contextlib.suppress(OSError):
+                self.damaged_mark.touch()
+
     def _failed(self, error: Exception) -> CatalogError:
         if not self._failing:
             log.error("the catalog cannot be written, new names are EIO until it can: %s", error)
         self._failing = True
         if isinstance(error, lmdb.PanicError):
             self._recover()
-        return CatalogError(f"the catalog cannot be written: {error!r}")
+        else:
+            self._note_damage(error)
+        return CatalogError(f"the catalog cannot be written: {error}")
 
     def _recover(self) -> None:
         try:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 from tiercache.catalog import records
 from tiercache.catalog.store import Store, Txn, scan
-from tiercache.types import ROOT_INO, Inode, Kind
+from tiercache.types import ROOT_INO, Inode
 
 _SLICE = 1000
 
@@ -31,41 +31,42 @@ class Sweep:
             yield gone
 
     def _slice(self, txn: Txn, start: int) -> tuple[list[int], int | None]:
-        found, resume = self._inodes(txn, start)
+        keys, resume = self._keys(txn, start)
         gone: list[int] = []
-        for inode in found:
-            if self._is_named(txn, inode) or self._is_held(inode.ino):
+        for key in keys:
+            ino = records.unpack_ino(key)
+            inode = records.unpack_inode(key, txn.get(key, db=self._store.inodes) or b"")
+            if (inode is not None and self._is_named(txn, inode)) or self._is_held(ino):
                 continue
-            if not self._remove(txn, inode):
-                return gone, inode.ino
-            gone.append(inode.ino)
+            if not self._remove(txn, key, inode):
+                return gone, ino
+            gone.append(ino)
         return gone, resume
 
-    def _inodes(self, txn: Txn, start: int) -> tuple[list[Inode], int | None]:
-        """A thousand inodes from *start* on, and where to go on."""
-        found: list[Inode] = []
-        for key, value in scan(txn, self._store.inodes, records.pack_ino(start)):
-            ino = records.unpack_ino(key)
-            if len(found) == _SLICE:
-                return found, ino
-            found.append(records.unpack_inode(ino, value))
-        return found, None
+    def _keys(self, txn: Txn, start: int) -> tuple[list[bytes], int | None]:
+        """Keys of a thousand inodes from *start* on, and where to go on."""
+        keys: list[bytes] = []
+        for key, _ in scan(txn, self._store.inodes, records.pack_ino(start)):
+            if len(keys) == _SLICE:
+                return keys, records.unpack_ino(key)
+            keys.append(key)
+        return keys, None
 
     def _is_named(self, txn: Txn, inode: Inode) -> bool:
         name = inode.key.removesuffix(b"/").rpartition(b"/")[2]
-        record = txn.get(records.pack_ino(inode.parent) + name, db=self._store.names)
-        return record is not None and records.unpack_name(record).ino == inode.ino
+        key = records.pack_ino(inode.parent) + name
+        found = records.unpack_name(key, txn.get(key, db=self._store.names) or b"")
+        return found is not None and found.ino == inode.ino
 
-    def _remove(self, txn: Txn, inode: Inode) -> bool:
-        """Remove *inode* and, of a directory, its names; False when more names are left."""
-        key = records.pack_ino(inode.ino)
-        if inode.kind is Kind.DIRECTORY:
-            txn.delete(key, db=self._store.listings)
-            if not self._remove_names(txn, key):
-                return False
-        digest = records.version_digest(inode.key, inode.etag)
-        if txn.get(digest, db=self._store.versions) == key:
-            txn.delete(digest, db=self._store.versions)
+    def _remove(self, txn: Txn, key: bytes, inode: Inode | None) -> bool:
+        """Remove one inode (None: damaged) and its names; False when more names are left."""
+        txn.delete(key, db=self._store.listings)
+        if not self._remove_names(txn, key):
+            return False
+        if inode is not None:
+            digest = records.version_digest(inode.key, inode.etag)
+            if txn.get(digest, db=self._store.versions) == key:
+                txn.delete(digest, db=self._store.versions)
         txn.delete(key, db=self._store.inodes)
         return True
 

@@ -52,11 +52,10 @@ class Writer:
         self._txn = txn
         self._store = store
         self._numbers = numbers
-        record = txn.get(records.pack_ino(parent), db=store.inodes)
-        if record is None:
+        found = self._stored(parent)
+        if found is None:
             raise ObjectChangedError(f"inode {parent} is not known")
-        self._parent = records.unpack_inode(parent, record)
-        self._dated = records.is_dated(record)
+        self._parent, self._dated = found
         self._newest_ns = 0
         if self._parent.kind is not Kind.DIRECTORY:
             raise NotDirectoryError(f"inode {parent} is not a directory")
@@ -80,9 +79,8 @@ class Writer:
     def remove(self, name: bytes) -> bool:
         """Forget *name*; returns whether it was there. Its inode stays."""
         old = self._name(name)
-        if old is None:
-            return False
-        self._forget_listing_of(old)
+        if old is not None:
+            self._forget_listing_of(old)
         return self._txn.delete(self._key(name), db=self._store.names)
 
     def date_parent(self) -> None:
@@ -92,8 +90,9 @@ class Writer:
         self._save(replace(self._parent, mtime_ns=self._newest_ns), dated=True)
 
     def _name(self, name: bytes) -> records.Name | None:
-        data = self._txn.get(self._key(name), db=self._store.names)
-        return None if data is None else records.unpack_name(data)
+        key = self._key(name)
+        data = self._txn.get(key, db=self._store.names)
+        return None if data is None else records.unpack_name(key, data)
 
     def _key(self, name: bytes) -> bytes:
         assert 0 < len(name) <= NAME_MAX
@@ -103,8 +102,9 @@ class Writer:
     def _point(self, entry: NewEntry, stamp: Stamp, old: records.Name | None) -> bool:
         inode = self._inode(entry, stamp, old)
         generation = stamp.generation if old is None else max(stamp.generation, old.generation)
-        record = records.pack_name(inode.ino, generation, inode.kind, stamp.seen_at)
-        self._txn.put(self._key(entry.name), record, db=self._store.names)
+        name = records.Name(inode.ino, generation, inode.kind, stamp.seen_at)
+        key = self._key(entry.name)
+        self._txn.put(key, records.pack_name(key, name), db=self._store.names)
         if old is None or old.ino == inode.ino:
             return False
         self._forget_listing_of(old)
@@ -130,12 +130,19 @@ class Writer:
 
     def _version_at(self, ino: int, key: bytes, entry: NewEntry) -> tuple[Inode, bool] | None:
         """Inode *ino* and whether it is dated, if it is the version that *entry* speaks of."""
-        record = self._txn.get(records.pack_ino(ino), db=self._store.inodes)
-        if record is None:
+        found = self._stored(ino)
+        if found is None:
             return None
-        inode = records.unpack_inode(ino, record)
+        inode = found[0]
         same = (inode.kind, inode.key, inode.etag) == (entry.kind, key, entry.etag)
-        return (inode, records.is_dated(record)) if same else None
+        return found if same else None
+
+    def _stored(self, ino: int) -> tuple[Inode, bool] | None:
+        """Inode *ino* and whether it is dated."""
+        key = records.pack_ino(ino)
+        record = self._txn.get(key, db=self._store.inodes)
+        inode = None if record is None else records.unpack_inode(key, record)
+        return None if record is None or inode is None else (inode, records.is_dated(record))
 
     def _create(self, key: bytes, digest: bytes, entry: NewEntry, stamp: Stamp) -> Inode:
         ino, mtime_ns, dated = self._numbers.take(), entry.mtime_ns, False
