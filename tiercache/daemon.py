@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,7 +27,11 @@ from tiercache.config import Config, MountConfig
 from tiercache.config_file import config_from_json
 from tiercache.control.server import serve_control
 from tiercache.errors import ConfigError, TierCacheError
+from tiercache.fuse.bugs import innermost
+from tiercache.fuse.fusermount import detach
+from tiercache.fuse.kernel import KernelDriver
 from tiercache.fuse.link import Link
+from tiercache.fuse.session import Session
 from tiercache.origin.open import open_origin
 from tiercache.origin.protocol import Origin
 from tiercache.origin.retry import RetryingOrigin
@@ -157,9 +161,7 @@ async def open_stack(config: Config, origin: Origin, *, fresh: bool) -> AsyncIte
         if fresh:
             nursery.start_soon(_sweep, catalog, store)
         try:
-            yield Stack(
-                origin, retrying, catalog, store, fetcher, requests, namespace, filesystem
-            )
+            yield Stack(origin, retrying, catalog, store, fetcher, requests, namespace, filesystem)
         finally:
             nursery.cancel_scope.cancel()
             store.close()
@@ -193,38 +195,32 @@ class Worker:
                 await origin.check()
             async with open_stack(self._config, origin, fresh=not self._restarts) as stack:
                 self._link.send({"type": "checked"})
-                driver, mounted = await self._driver(stack.filesystem)
-                await self._serve(stack, driver, mounted)
+                await self._serve(stack, await self._driver(stack.filesystem))
         finally:
             with trio.move_on_after(1, shield=True):
                 await origin.aclose()
 
-    async def _driver(self, filesystem: TieredFilesystem) -> tuple[Driver, Callable[[], None]]:
-        """The driver over what the holder mounted, and what to call once it serves."""
+    async def _driver(self, filesystem: TieredFilesystem) -> Driver:
+        """The driver over what the holder mounted, or tells us to mount."""
         message, fds = await self._receive()
-        serving = lambda: self._link.send({"type": "serving"})  # noqa: E731 - a name for a thunk
-        if message["type"] == "mount":
-            from tiercache.fuse.libfuse import LibfuseDriver  # noqa: PLC0415 - the other needs none
+        self._driver_name = message["driver"]
+        if self._driver_name == "libfuse":
+            from tiercache.fuse.libfuse import LibfuseDriver
 
-            driver = LibfuseDriver(
-                filesystem, self._config.mount, message["source"], on_mounted=serving
+            return LibfuseDriver(
+                filesystem, self._config.mount, message["source"], on_mounted=self._serving
             )
-            return driver, lambda: None
-        from tiercache.fuse.kernel import KernelDriver  # noqa: PLC0415 - stdlib only, but unused there
-        from tiercache.fuse.opens import OpensTable  # noqa: PLC0415
-        from tiercache.fuse.session import Session  # noqa: PLC0415
-
-        dev, table = fds
+        dev, opens = fds
         return KernelDriver(
             filesystem,
             dev,
             Session.from_json(message["session"]),
-            OpensTable(table),
+            opens,
             self._config.mount,
             restarted=self._restarts > 0,
-        ), serving
+        )
 
-    async def _serve(self, stack: Stack, driver: Driver, mounted: Callable[[], None]) -> None:
+    async def _serve(self, stack: Stack, driver: Driver) -> None:
         def status() -> dict[str, Any]:
             return {
                 "driver": self._driver_name,
@@ -237,15 +233,21 @@ class Worker:
         async with trio.open_nursery() as nursery:
             await nursery.start(serve_control, self._runtime / "control.sock", {"status": status})
             nursery.start_soon(self._watch, nursery.cancel_scope)
-            mounted()
+            if self._driver_name == "kernel":  # mounted already; libfuse has yet to mount
+                self._serving()
             await driver.run()
             nursery.cancel_scope.cancel()
+
+    def _serving(self) -> None:
+        self._link.send({"type": "serving"})
 
     async def _watch(self, scope: trio.CancelScope) -> None:
         """End the mount when the holder says so or is gone."""
         while True:
             await trio.lowlevel.wait_readable(self._link.fileno())
             received = self._link.recv()
+            if received is None:  # the holder was killed: nobody else takes the mount away
+                await trio.to_thread.run_sync(detach, self._config.mount.mountpoint)
             if received is None or received[0]["type"] == "stop":
                 scope.cancel()
                 return
@@ -275,13 +277,12 @@ def main() -> int:
     try:
         trio.run(Worker(link, start).run)
     except* TierCacheError as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        log.error("%s", error)  # noqa: TRY400 - meant for a person; bugs keep their traceback
-        link.send({"type": "failed", "error": str(error)})
-        return 1
-    return 0
+        failure = innermost(group)
+    else:
+        return 0
+    log.error("%s", failure)
+    link.send({"type": "failed", "error": str(failure)})
+    return 1
 
 
 if __name__ == "__main__":

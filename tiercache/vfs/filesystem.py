@@ -56,7 +56,7 @@ class FilesystemStats:
 class TieredFilesystem:
     """The `Filesystem` over catalog, tiers and origin."""
 
-    def __init__(  # noqa: PLR0913 - the parts are wired once, in the composition root
+    def __init__(
         self,
         catalog: Catalog,
         namespace: Namespace,
