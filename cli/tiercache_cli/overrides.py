@@ -1,8 +1,8 @@
 """Settings given on the command line, as a document that overrides the config file.
 
 Flags (`--cache-size 100GB`) and mount options (`-o cache_size=100GB`, as fstab passes them) name
-the same settings. Every setting that a config file may hold can be given as `-o KEY=VALUE` under its
-own key. How each was given is remembered, so that a problem is reported in the words of the person.
+the same settings. Every setting that a config file may hold can be given as `-o KEY=VALUE` under
+its own key. How each was given is remembered, so that a problem is reported in a person's words.
 """
 
 from __future__ import annotations

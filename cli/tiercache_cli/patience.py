@@ -32,17 +32,19 @@ class Patience:
     ) -> None:
         self._spinner.close()
 
-    def wait(self, selector: selectors.BaseSelector, deadline: float) -> bool:
-        """Wait for *selector* until *deadline* (monotonic); False when there was no event."""
+    def wait(
+        self, selector: selectors.BaseSelector, deadline: float
+    ) -> list[selectors.SelectorKey]:
+        """What became ready until *deadline* (monotonic); empty when nothing did."""
         while True:
             now = time.monotonic()
             if now >= self._speak_at:
                 self._speak()
             until = min(deadline, self._speak_at)
-            if selector.select(max(0.0, until - now)):
-                return True
+            if ready := selector.select(max(0.0, until - now)):
+                return [key for key, _ in ready]
             if time.monotonic() >= deadline:
-                return False
+                return []
 
     def _speak(self) -> None:
         # rich costs more start-up time than most commands take.
