@@ -1,0 +1,243 @@
+"""The one place that asks an origin again.
+
+A failed call is repeated while three bounds allow it: attempts in a row, a deadline, and a budget
+that ties retries to requests, so that an origin in trouble is not buried under our retries.
+Between attempts a random part of a doubling interval passes ("full jitter", which spreads a herd
+best); what the origin asks for in Retry-After comes on top, bounded by an attempt's fair share of
+the deadline. Only `OriginUnavailableError` is worth a retry: 404, 403 and a changed object stay.
+
+A ranged read goes on behind its last good byte. Attempts and deadline start anew whenever it has
+gained 64 KiB: a slow or shaky link that moves data is never cut off, one that does not always is.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from random import Random
+from typing import TypeVar
+
+import trio
+
+from tiercache.config import TransferConfig
+from tiercache.errors import OriginUnavailableError
+from tiercache.origin.protocol import LIST_PAGE_MAX, Origin
+from tiercache.origin.wrapper import OriginWrapper
+from tiercache.types import KIB, ListPage, ObjectInfo, Progress
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Gaining this much counts as the link being alive.
+GAIN_MIN = 64 * KIB
+
+#: One warning in this time; an outage fails thousands of reads alike.
+WARN_INTERVAL_S = 10.0
+
+
+class RetryingOrigin(OriginWrapper):
+    """Retries what *inner* could not do now, within the bounds of *config*.
+
+    `requests`, `retries` and `failures` (calls given up) only grow. An error leaves here unchanged
+    when it is not worth a retry or no retry is left.
+    """
+
+    def __init__(self, inner: Origin, config: TransferConfig, random: Random | None = None) -> None:
+        super().__init__(inner)
+        self._config = config
+        self._random = random or Random()
+        self._budget = _Budget(config.retry_budget, config.attempts * config.connections)
+        self._warnings = _RateLimit(WARN_INTERVAL_S)
+        self.requests = 0
+        self.retries = 0
+        self.failures = 0
+
+    async def check(self) -> None:
+        """See `Origin.check`."""
+        await self._retry("check", b"", self.inner.check)
+
+    async def list(
+        self,
+        prefix: bytes,
+        token: str | None = None,
+        *,
+        delimiter: bool = True,
+        limit: int = LIST_PAGE_MAX,
+    ) -> ListPage:
+        """See `Origin.list`."""
+        call = functools.partial(self.inner.list, prefix, token, delimiter=delimiter, limit=limit)
+        return await self._retry("list", prefix, call)
+
+    async def head(self, key: bytes) -> ObjectInfo:
+        """See `Origin.head`."""
+        return await self._retry("head", key, functools.partial(self.inner.head, key))
+
+    async def get_range(
+        self,
+        key: bytes,
+        etag: str,
+        start: int,
+        into: memoryview,
+        progress: Progress | None = None,
+    ) -> None:
+        """See `Origin.get_range`. *progress* never falls back, whatever is repeated."""
+        filled = _Filled(progress)
+
+        async def rest() -> None:
+            done = filled.begin()
+            await self.inner.get_range(key, etag, start + done, into[done:], filled.advance)
+
+        await self._retry("get_range", key, rest, filled)
+
+    async def _retry(
+        self,
+        operation: str,
+        key: bytes,
+        call: Callable[[], Awaitable[T]],
+        filled: _Filled | None = None,
+    ) -> T:
+        """The result of *call*, tried until it succeeds or a bound is reached."""
+        self.requests += 1
+        self._budget.deposit()
+        course = _Course(self._config, trio.current_time())
+        while True:
+            try:
+                return await _within(course.deadline, call)
+            except OriginUnavailableError as error:
+                now = trio.current_time()
+                course.failed(now, filled.count if filled else 0)
+                wait_s = self._wait_s(course, error.retry_after_s)
+                refused = filled is not None and filled.refused
+                if refused or course.is_over(now + wait_s) or not self._budget.withdraw():
+                    self._give_up(operation, key, course, error)
+                    raise
+                self.retries += 1
+                logger.debug("%s of %r failed, again in %.2f s: %s", operation, key, wait_s, error)
+            await trio.sleep(wait_s)
+
+    def _wait_s(self, course: _Course, retry_after_s: float | None) -> float:
+        config = self._config
+        ceiling = min(config.backoff_max_s, config.backoff_base_s * 2.0 ** (course.failures - 1))
+        asked = min(max(retry_after_s or 0.0, 0.0), config.deadline_s / config.attempts)
+        return asked + self._random.uniform(0.0, ceiling)
+
+    def _give_up(
+        self, operation: str, key: bytes, course: _Course, error: OriginUnavailableError
+    ) -> None:
+        self.failures += 1
+        suppressed = self._warnings.admit(trio.current_time())
+        if suppressed is not None:
+            logger.warning(
+                "%s of %r given up after %d attempts: %s (%d like warnings not shown)",
+                operation,
+                key,
+                course.attempts,
+                error,
+                suppressed,
+            )
+
+
+async def _within(deadline: float, call: Callable[[], Awaitable[T]]) -> T:
+    """The result of *call*; `OriginUnavailableError` when it takes longer than *deadline*."""
+    with trio.CancelScope(deadline=deadline):
+        return await call()
+    raise OriginUnavailableError("no answer within the deadline")
+
+
+@dataclass(slots=True)
+class _Course:
+    """How one call has gone so far."""
+
+    config: TransferConfig
+    started: float
+    attempts: int = 0
+    failures: int = 0  # in a row, without a gain
+    gained: int = 0
+
+    @property
+    def deadline(self) -> float:
+        """When even a running attempt is ended."""
+        return self.started + self.config.deadline_s
+
+    def failed(self, now: float, filled: int) -> None:
+        """Count a failure; a gain since the last one starts the bounds anew."""
+        self.attempts += 1
+        self.failures += 1
+        if filled - self.gained >= GAIN_MIN:
+            self.gained, self.failures, self.started = filled, 1, now
+
+    def is_over(self, next_start: float) -> bool:
+        """Whether no attempt may start at *next_start*."""
+        return self.failures >= self.config.attempts or next_start >= self.deadline
+
+
+class _Filled:
+    """How far a buffer is filled over several attempts. `advance` may run on a pool thread."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self.count = 0
+        #: The caller's own callback failed: that is no fault of the origin.
+        self.refused = False
+        self._base = 0
+        self._progress = progress
+
+    def begin(self) -> int:
+        """Start an attempt behind the last good byte; returns its offset."""
+        self._base = self.count
+        return self._base
+
+    def advance(self, filled: int) -> None:
+        """Note *filled* bytes of the current attempt."""
+        if self._base + filled <= self.count:
+            return
+        self.count = self._base + filled
+        if self._progress is not None:
+            try:
+                self._progress(self.count)
+            except BaseException:
+                self.refused = True
+                raise
+
+
+class _Budget:
+    """A token bucket: each request brings a part of a retry, each retry takes a whole one.
+
+    It starts full, with enough for every connection to use all its attempts once.
+    """
+
+    def __init__(self, per_request: float, burst: int) -> None:
+        self._per_request = per_request
+        self._burst = float(burst)
+        self._tokens = self._burst
+
+    def deposit(self) -> None:
+        """A request was made."""
+        self._tokens = min(self._burst, self._tokens + self._per_request)
+
+    def withdraw(self) -> bool:
+        """Whether a retry may be made."""
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+
+class _RateLimit:
+    """Admits one event per interval and counts the others."""
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._next = float("-inf")
+        self._suppressed = 0
+
+    def admit(self, now: float) -> int | None:
+        """The number of events refused since the last admitted one, or None: refused."""
+        if now < self._next:
+            self._suppressed += 1
+            return None
+        suppressed, self._suppressed = self._suppressed, 0
+        self._next = now + self._interval_s
+        return suppressed
