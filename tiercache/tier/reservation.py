@@ -1,0 +1,134 @@
+"""Room for some blocks of one object, and the writing of them.
+
+`write` runs on any thread, one call per block, and touches the file and its own list only. What it
+wrote becomes visible on the loop, in `commit`: never before the bytes are in the file.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+
+import xxhash
+
+from tiercache.tier.place import Place
+from tiercache.tier.residency import Residency
+from tiercache.tier.system import System, write_all
+from tiercache.types import block_span
+
+_WRITE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_MODE = 0o600
+
+#: Makes written blocks resident: (reservation, [(block, checksum), ...]).
+Commit = Callable[["Reservation", list[tuple[int, int]]], None]
+
+
+class Reservation:
+    """Blocks [first, end) of one object may be written. Closed by the owner, on the loop."""
+
+    __slots__ = (
+        "_close",
+        "_commit",
+        "_done",
+        "_lock",
+        "_place",
+        "_system",
+        "closed",
+        "end",
+        "failed",
+        "fd",
+        "file_id",
+        "first",
+        "item",
+        "nbytes",
+    )
+
+    def __init__(
+        self,
+        item: Residency,
+        blocks: tuple[int, int],
+        nbytes: int,
+        system: System,
+        commit: Commit,
+        close: Callable[[Reservation], None],
+    ) -> None:
+        assert item.place is not None
+        self.item = item
+        self.first, self.end = blocks
+        #: Bytes promised and not yet turned into resident blocks.
+        self.nbytes = nbytes
+        self.fd = -1
+        self.file_id = 0
+        self.failed = False
+        self.closed = False
+        # The item may be evicted meanwhile; the files are where they were.
+        self._place: Place = item.place
+        self._system = system
+        self._commit = commit
+        self._close = close
+        self._lock = threading.Lock()
+        self._done: deque[tuple[int, int]] = deque()
+
+    def write(self, block: int, data: memoryview) -> bool:
+        """Put the whole of *block* into the mirror file; on any thread.
+
+        Never raises for what the disk does: False, and the tier knows why.
+        """
+        start, end = block_span(self.item.size, block)
+        assert self.first <= block < self.end
+        assert len(data) == end - start
+        try:
+            fd = self._open()
+            write_all(self._system, fd, data, start)
+        except OSError as error:
+            self.failed = True
+            self._place.tier.health.write_failed(error)
+            return False
+        self._done.append((block, xxhash.xxh3_64_intdigest(data)))
+        return True
+
+    def commit(self) -> None:
+        """Blocks written so far become resident. May be called repeatedly."""
+        done = []
+        while self._done:
+            done.append(self._done.popleft())
+        if done and not self.closed:
+            self._commit(self, done)
+
+    def close(self) -> None:
+        """Give back what was not used. Idempotent."""
+        if not self.closed:
+            self.closed = True
+            self._close(self)
+
+    @property
+    def place(self) -> Place:
+        """Where the file is."""
+        return self._place
+
+    def _open(self) -> int:
+        with self._lock:
+            if self.fd < 0:
+                self.fd = self._create()
+            return self.fd
+
+    def _create(self) -> int:
+        """The mirror file, as long as the object: that is what passthrough needs of it."""
+        path, size = self._place.data(self.item.name), self.item.size
+        try:
+            fd = self._system.open(path, _WRITE, _MODE)
+        except FileNotFoundError:
+            self._place.make_shard(self.item.name)
+            fd = self._system.open(path, _WRITE, _MODE)
+        try:
+            stat = self._system.fstat(fd)
+            # One block that is the whole object gives a new file its length by itself.
+            if stat.st_size != size and (stat.st_size or self.item.blocks > 1):
+                self._system.ftruncate(fd, size)
+        except OSError:
+            self._system.close(fd)
+            raise
+        self.file_id = stat.st_ino
+        return fd

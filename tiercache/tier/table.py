@@ -1,0 +1,319 @@
+"""Residency records: in memory as long as they are useful, in the catalog for good.
+
+A record is believed only together with the file it is about: on its first use in a process the
+mirror file must exist with the recorded inode number and size, or the record is dropped. A deleted
+file, a sparse look-alike, a restored old catalog: all become a miss, none is served as zeros.
+
+A complete file that nobody touched since it was verified in this boot (same inode, size and ctime)
+is trusted as it is; every other block is verified by its checksum before it is served.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+
+from tiercache.errors import TierCacheError
+from tiercache.tier.files import OpenFiles
+from tiercache.tier.layout import Namer
+from tiercache.tier.limits import Surroundings
+from tiercache.tier.place import Place
+from tiercache.tier.records import (
+    HEADER_PREFIX,
+    SEGMENT,
+    Header,
+    Totals,
+    decode_header,
+    decode_segment,
+    encode_header,
+    encode_segment,
+    encode_totals,
+    header_key,
+    key_ino,
+    seal,
+    segment_key,
+    segments,
+    totals_key,
+    unseal,
+)
+from tiercache.tier.residency import Residency
+from tiercache.types import Inode, KeyValues
+
+#: Asked about objects that nothing is known of: fills the residency if the disk knows more.
+Adopt = Callable[[Residency, Inode], None]
+
+
+class UnreadableTierError(TierCacheError):
+    """There is a local copy, but its tier cannot be read now. Never leaves this package."""
+
+
+class Table:
+    """All residencies. On the loop."""
+
+    def __init__(
+        self,
+        kv: KeyValues,
+        places: dict[bytes, Place],
+        namer: Namer,
+        boot_id: str,
+        files: OpenFiles,
+        around: Surroundings,
+    ) -> None:
+        self._kv = kv
+        self._places = places
+        self._namer = namer
+        self._boot = hashlib.blake2b(boot_id.encode(), digest_size=8).digest()
+        self._files = files
+        self._limit = around.limits.objects
+        self._loaded: OrderedDict[int, Residency] = OrderedDict()
+        self._dirty: dict[Residency, None] = {}
+        self._deleted: dict[bytes, None] = {}
+        self._extra: dict[bytes, bytes | None] = {}
+        self.adopt: Adopt | None = None
+        self.on_lost: Callable[[Residency], object] = lambda _item: None
+        self.on_dirty: Callable[[], None] = lambda: None
+        self.on_adopted: Callable[[Residency], None] = lambda _item: None
+        self.on_bare: Callable[[Residency, Inode], None] = lambda _item, _obj: None
+
+    def __len__(self) -> int:
+        return len(self._loaded)
+
+    @property
+    def places(self) -> Iterable[Place]:
+        """Every place a record may name, hottest tier first."""
+        return self._places.values()
+
+    # -- looking up ------------------------------------------------------------------------------
+
+    def loaded(self, ino: int) -> Residency | None:
+        """The record of *ino* if it is in memory."""
+        return self._loaded.get(ino)
+
+    def get(self, obj: Inode) -> Residency | None:
+        """The record of *obj*, possibly an empty one; None while its tier cannot be read."""
+        found = self._loaded.get(obj.ino)
+        if found is not None:
+            return found
+        try:
+            item = self._load(obj)
+        except UnreadableTierError:
+            return None
+        self._remember(item)
+        return item
+
+    def find(self, ino: int) -> Residency | None:
+        """The record of *ino* if something of it is local, for removing it."""
+        item = self._loaded.get(ino)
+        if item is not None:
+            return item if item.place is not None else None
+        found = self._header(ino)
+        if found is None or found[0].place not in self._places:
+            return None
+        header, segment = found
+        item = Residency(ino, header.size, header.digest.hex())
+        self._fill(item, header, segment)
+        return item
+
+    def touch(self, item: Residency) -> None:
+        """*item* is the most recently used."""
+        if item.ino in self._loaded:
+            self._loaded.move_to_end(item.ino)
+
+    def is_mirrored_by_another(self, item: Residency) -> bool:
+        """Whether a live record, not *item* itself, has its copy in the file of *item*."""
+        other = self._loaded.get(item.ino)
+        return other is not None and other is not item and other.place is not None
+
+    def _remember(self, item: Residency) -> None:
+        self._loaded[item.ino] = item
+        for _ in range(min(8, len(self._loaded) - self._limit)):
+            ino, oldest = next(iter(self._loaded.items()))
+            if oldest.busy:
+                self._loaded.move_to_end(ino)
+            else:
+                self._unload(oldest)
+
+    def _unload(self, item: Residency) -> None:
+        del self._loaded[item.ino]
+        self._files.close(item)
+
+    def unload(self, item: Residency) -> None:
+        """Look again at the file of *item* before its next use, unless it is in use now."""
+        if not item.busy and self._loaded.get(item.ino) is item:
+            self._unload(item)
+
+    def unload_tier(self, tier: object) -> None:
+        """Look again at every file of *tier* before its next use: the disk was away."""
+        for item in list(self._loaded.values()):
+            if item.tier is tier:
+                self.unload(item)
+
+    def stored(self) -> Iterator[tuple[int, Header]]:
+        """Every stored record that is still good, by inode number."""
+        for key, record in self._kv.scan(HEADER_PREFIX):
+            found = decode_header(record)
+            if found is not None and key not in self._deleted:
+                yield key_ino(key), found[0]
+
+    # -- loading ---------------------------------------------------------------------------------
+
+    def _header(self, ino: int) -> tuple[Header, bytes] | None:
+        key = header_key(ino)
+        return None if key in self._deleted else decode_header(self._kv.get(key))
+
+    def _load(self, obj: Inode) -> Residency:
+        item = Residency(obj.ino, obj.size, self._namer.digest(obj.key, obj.etag).hex())
+        if not obj.size:
+            return item
+        found = self._header(obj.ino)
+        if found is None:
+            if self.adopt is not None:
+                self.adopt(item, obj)
+            return item
+        header, segment = found
+        if header.place not in self._places:
+            self._delete(item)
+            return item
+        stored = Residency(obj.ino, header.size, header.digest.hex())
+        self._fill(stored, header, segment)
+        same = (stored.name, stored.size) == (item.name, item.size)
+        if same and self._file_matches(stored, header):
+            if stored.complete and not stored.sidecar:
+                self.on_bare(stored, obj)
+            return stored
+        self.on_lost(stored)
+        return item
+
+    def _file_matches(self, item: Residency, header: Header) -> bool:
+        """Whether the mirror file is the one the record is about; takes note of its state."""
+        assert item.tier is not None
+        if not item.tier.health.readable:
+            raise UnreadableTierError
+        try:
+            fd, stat = self._files.checked(item)
+        except FileNotFoundError:
+            return False
+        except OSError:
+            raise UnreadableTierError from None
+        self._files.adopt(item, fd)
+        self._judge(item, header, stat)
+        return True
+
+    def _judge(self, item: Residency, header: Header, stat: os.stat_result) -> None:
+        assert item.tier is not None
+        assert item.place is not None
+        item.ctime_ns = stat.st_ctime_ns
+        known = (header.ctime_ns, header.boot) == (stat.st_ctime_ns, self._boot)
+        if item.complete and known and not item.tier.always_verify:
+            item.verified = bytearray(b"\1") * item.blocks
+            item.unverified = 0
+            item.proven = True
+        # Blocks that were written but not yet recorded when a process died still take space.
+        extra = stat.st_blocks * 512 - item.charged
+        if extra > 0:
+            self.charge(item, extra)
+            self.mark(item)
+
+    def _fill(self, item: Residency, header: Header, segment: bytes) -> None:
+        item.settle(self._places[header.place])
+        item.file_id, item.charged, item.sidecar = header.file_id, header.charged, header.sidecar
+        for index in range(segments(item.blocks)):
+            payload = self._segment(item.ino, index) if index else segment
+            decode_segment(payload, item.present, item.sums, index)
+        resident = sum(item.present)
+        item.left, item.unverified = item.blocks - resident, resident
+
+    def _segment(self, ino: int, index: int) -> bytes | None:
+
+        key = segment_key(ino, index)
+        return None if key in self._deleted else unseal(self._kv.get(key))
+
+    # -- accounts --------------------------------------------------------------------------------
+
+    def charge(self, item: Residency, nbytes: int) -> None:
+        """*item* takes *nbytes* more of its place."""
+        assert item.place is not None
+        if not item.charged:
+            item.place.totals.objects += 1
+        item.charged += nbytes
+        item.place.totals.nbytes += nbytes
+
+    def discharge(self, item: Residency) -> None:
+        """*item* is no longer an object of its place."""
+        assert item.place is not None
+        totals = item.place.totals
+        if item.charged:
+            totals.objects = max(0, totals.objects - 1)
+        totals.nbytes = max(0, totals.nbytes - item.charged)
+        totals.blocks = max(0, totals.blocks - (item.blocks - item.left))
+
+    # -- persisting ------------------------------------------------------------------------------
+
+    def mark(self, item: Residency, block: int = 0) -> None:
+        """What the record says of *block* (and of the object as a whole) has changed."""
+        if not self._dirty:
+            self.on_dirty()
+        item.dirty.add(block // SEGMENT)
+        self._dirty[item] = None
+
+    def note(self, key: bytes, value: bytes | None) -> None:
+        """Write another small record with the next flush."""
+        self._extra[key] = value
+        self.on_dirty()
+
+    def forget(self, item: Residency) -> None:
+        """Take *item* out of memory and of the catalog."""
+        if self._loaded.get(item.ino) is item:
+            del self._loaded[item.ino]
+        self._dirty.pop(item, None)
+        item.dirty.clear()
+        self._delete(item)
+
+    def _delete(self, item: Residency) -> None:
+        for index in range(segments(item.blocks)):
+            self._deleted[segment_key(item.ino, index) if index else header_key(item.ino)] = None
+        self.on_dirty()
+
+    def flush(self) -> None:
+        """Hand every change to the catalog, as one batch."""
+        if not (self._dirty or self._deleted or self._extra):
+            return
+        items: list[tuple[bytes, bytes | None]] = [(key, None) for key in self._deleted]
+        for item in self._dirty:
+            items += self._records(item)
+        items += self._extra.items()
+        items += ((totals_key(ident), _totals(p)) for ident, p in self._places.items())
+        self._kv.put_many(items)
+        for item in self._dirty:
+            item.dirty.clear()
+        self._dirty.clear()
+        self._deleted.clear()
+        self._extra.clear()
+
+    def _records(self, item: Residency) -> list[tuple[bytes, bytes | None]]:
+
+        assert item.place is not None
+        header = Header(
+            place=item.place.ident,
+            digest=bytes.fromhex(item.name),
+            file_id=item.file_id,
+            size=item.size,
+            charged=item.charged,
+            ctime_ns=item.ctime_ns if item.proven else 0,
+            boot=self._boot if item.proven else bytes(8),
+            complete=item.complete,
+            sidecar=item.sidecar,
+        )
+        first = encode_segment(item.present, item.sums, 0)
+        records = [(header_key(item.ino), encode_header(header, first))]
+        for index in item.dirty:
+            if index:
+                segment = encode_segment(item.present, item.sums, index)
+                records.append((segment_key(item.ino, index), seal(segment)))
+        return [*records]
+
+
+def _totals(place: Place) -> bytes:
+    return encode_totals(Totals(place.totals.nbytes, place.totals.objects, place.totals.blocks))

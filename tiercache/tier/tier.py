@@ -1,0 +1,101 @@
+"""One tier: its directories, its capacity, its policy, its health and its figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tiercache.config import TierConfig
+from tiercache.policy import EvictionPolicy
+from tiercache.tier.health import Health
+from tiercache.tier.limits import Surroundings
+from tiercache.tier.place import Place
+
+
+class Tier:
+    """A local store of one speed."""
+
+    def __init__(
+        self,
+        config: TierConfig,
+        places: list[Place],
+        policy: EvictionPolicy,
+        around: Surroundings,
+    ) -> None:
+        self.config = config
+        self.name = config.name
+        self.places = places
+        self.policy = policy
+        self.health = Health(config.name, around.limits, around.now)
+        self.always_verify = config.verify == "always"
+        self.capacity = config.capacity
+        self.hit_bytes = 0
+        self.evictions = 0
+        self.corrupt_blocks = 0
+        self.bypassed = 0
+        #: Bytes whose files a thread is about to unlink.
+        self.leaving = 0
+        #: Bytes the background should make free for newcomers that were turned away.
+        self.wanted = 0
+        for place in places:
+            place.tier = self
+
+    def settle_capacity(self) -> None:
+        """Turn capacity 0 into bytes: what the disks have free, with what is already ours."""
+        if self.config.capacity:
+            return
+        disks = {place.root.stat().st_dev: place for place in self.places}
+        free = sum(place.disk_room(self.config.reserve_free) for place in disks.values())
+        self.capacity = max(0, free + self.used)
+
+    @property
+    def used(self) -> int:
+        """Bytes taken from the capacity."""
+        return sum(place.used for place in self.places)
+
+    @property
+    def free(self) -> int:
+        """Bytes of the capacity nobody has; negative when it was lowered."""
+        return self.capacity - self.used
+
+    @property
+    def disposable(self) -> bool:
+        """Whether there is something to remove before any object must go."""
+        return any(place.foreign or place.unclaimed.total for place in self.places)
+
+    def shortage(self, place: Place, need: int) -> int:
+        """Bytes missing before *need* bytes fit at *place*; OSError when the disk does not say."""
+        return max(need - self.free, need - place.disk_room(self.config.reserve_free))
+
+    def roomiest(self, where: Callable[[Place], int]) -> Place:
+        """The directory for a new object."""
+        return self.places[0] if len(self.places) == 1 else max(self.places, key=where)
+
+    def no_passthrough(self) -> str | None:
+        """Why files of this tier cannot be read by the kernel directly, or None."""
+        if self.always_verify:
+            return 'verify = "always" checks each read'
+        return next((place.no_backing for place in self.places if place.no_backing), None)
+
+    def status(self) -> dict[str, Any]:
+        """Facts for `tiercache status`."""
+        why = self.no_passthrough()
+        return {
+            "name": self.name,
+            "paths": [str(place.root) for place in self.places],
+            "capacity": self.capacity,
+            "reserve_free": self.config.reserve_free,
+            "used": self.used,
+            "objects": sum(place.totals.objects for place in self.places),
+            "blocks": sum(place.totals.blocks for place in self.places),
+            "hit_bytes": self.hit_bytes,
+            "evictions": self.evictions,
+            "corrupt_blocks": self.corrupt_blocks,
+            "bypassed": self.bypassed,
+            "state": self.health.state,
+            "reason": self.health.reason,
+            "policy": self.config.policy,
+            "verify": self.config.verify,
+            "passthrough": why is None,
+            "passthrough_reason": why,
+        }
