@@ -61,9 +61,9 @@ class OpenFiles:
         if item.fd >= 0:
             self._system.close(fd)
             return
+        self._shrink()
         item.fd = fd
         self._open[item] = None
-        self._shrink()
 
     def close(self, item: Residency) -> None:
         """Close the shared descriptor, if any. *item* must not be pinned."""
@@ -85,14 +85,14 @@ class OpenFiles:
             self.close(item)
 
     def _shrink(self) -> None:
-        for _ in range(len(self._open)):
-            if len(self._open) <= self._limit:
+        """Make room for one more."""
+        for _ in range(2 * len(self._open)):
+            if len(self._open) < self._limit:
                 return
-            item, _none = self._open.popitem(last=False)
+            item = next(iter(self._open))
             if item.reads or item.recent:
                 # A second chance instead of an order kept by every read.
                 item.recent = False
-                self._open[item] = None
+                self._open.move_to_end(item)
             else:
-                self._open[item] = None
                 self.close(item)

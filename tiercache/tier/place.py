@@ -57,13 +57,18 @@ class Place:
         self._spent = 0
         self._trash = 0
         self.no_backing: str | None = None
+        #: Flags of a read that must not wait for a disk.
+        self.read_flags = os.RWF_NOWAIT
 
     def prepare(self) -> None:
         """Create the directories and look around, in time that does not grow with the content."""
         self._make(self.root)
         self._make(self.home)
         self._make(Path(self.base))
-        self.no_backing = why_no_backing(filesystem_type(self.root))
+        kind = filesystem_type(self.root)
+        self.no_backing = why_no_backing(kind)
+        # A file system in memory knows no RWF_NOWAIT, and has no disk to wait for.
+        self.read_flags = 0 if kind in ("tmpfs", "ramfs") else os.RWF_NOWAIT
         with self._system.scandir(self.root) as entries:
             for entry in entries:
                 if is_origin_id(entry.name) and entry.name != self.home.name and entry.is_dir():
@@ -93,10 +98,12 @@ class Place:
 
     def make_shard(self, name: str) -> None:
         """Create the directory that holds *name*; on any thread."""
-        self._make(self.root)
-        self._make(self.home)
-        self._make(Path(self.base))
-        self._make(Path(self.base, name[:2]))
+        shard = Path(self.base, name[:2])
+        try:
+            self._make(shard)
+        except FileNotFoundError:
+            for directory in (self.root, self.home, Path(self.base), shard):
+                self._make(directory)
 
     def _make(self, path: Path) -> None:
         with contextlib.suppress(FileExistsError):

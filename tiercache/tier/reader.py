@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 
 import trio
 
@@ -16,7 +15,6 @@ from tiercache.tier.table import Table
 from tiercache.types import BLOCK_SIZE, Inode
 
 _SHIFT = BLOCK_SIZE.bit_length() - 1
-_NOWAIT = os.RWF_NOWAIT
 
 #: Blocks verified in one thread hop in the background.
 _VERIFY_BATCH = 8
@@ -37,8 +35,9 @@ class Reader:
     def read_now(self, obj: Inode, offset: int, into: memoryview) -> bool:
         """Fill *into* if that needs no disk and no verification."""
         item = self._table.loaded(obj.ino)
-        if item is None or item.tier is None or not item.tier.health.readable:
+        if item is None or item.place is None or not item.place.tier.health.readable:
             return False
+        place = item.place
         size = len(into)
         if item.verified.find(0, offset >> _SHIFT, (offset + size - 1 >> _SHIFT) + 1) >= 0:
             return False
@@ -46,12 +45,12 @@ class Reader:
         if fd < 0:
             return False
         try:
-            if self._system.preadv(fd, [into], offset, _NOWAIT) != size:
+            if self._system.preadv(fd, [into], offset, place.read_flags) != size:
                 return False
         except OSError:
             return False
         item.recent = True
-        item.tier.hit_bytes += size
+        place.tier.hit_bytes += size
         return True
 
     async def read(self, obj: Inode, offset: int, into: memoryview) -> bool:
