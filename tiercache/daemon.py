@@ -14,7 +14,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -123,7 +123,9 @@ class Stack:
 
 
 @asynccontextmanager
-async def open_stack(config: Config, origin: Origin, *, fresh: bool) -> AsyncIterator[Stack]:
+async def open_stack(
+    config: Config, origin: Origin, *, fresh: bool, now: Callable[[], float] = time.time
+) -> AsyncIterator[Stack]:
     """Wire everything between *origin* and the tree, with its background tasks, for a while.
 
     *fresh*: no kernel holds inode numbers of a former worker, so forgotten ones may be swept.
@@ -134,6 +136,7 @@ async def open_stack(config: Config, origin: Origin, *, fresh: bool) -> AsyncIte
         config.catalog,
         identity=identity,
         boot_id=boot,
+        now=now,
     )
     store = TierStore.open(
         config.tiers,
@@ -143,29 +146,38 @@ async def open_stack(config: Config, origin: Origin, *, fresh: bool) -> AsyncIte
         policy=find_policy,
         adopt=catalog.rebuilt is not None,
     )
-    retrying = RetryingOrigin(origin, config.transfer)
-    async with trio.open_nursery() as nursery:
-        fetcher = Fetcher(retrying, store, config.transfer, nursery)
-        requests = Requests(retrying, fetcher.admission)
-        namespace = Namespace(catalog, requests, SingleFlight(nursery), config.mount, time.time)
-        filesystem = TieredFilesystem(
-            catalog,
-            namespace,
-            store,
-            fetcher,
-            Streams(config.prefetch, config.transfer.part),
-            ownership(config.mount),
-        )
-        for task in (catalog.run, store.run, fetcher.run):
-            nursery.start_soon(task)
-        if fresh:
-            nursery.start_soon(_sweep, catalog, store)
-        try:
-            yield Stack(origin, retrying, catalog, store, fetcher, requests, namespace, filesystem)
-        finally:
+    try:
+        async with trio.open_nursery() as nursery:
+            stack = _wire(config, origin, catalog, store, nursery, now)
+            for task in (catalog.run, store.run, stack.fetcher.run):
+                nursery.start_soon(task)
+            if fresh:
+                nursery.start_soon(_sweep, catalog, store)
+            yield stack
             nursery.cancel_scope.cancel()
-            store.close()
-            catalog.close(clean=True)
+    finally:
+        # Only now nothing uses them any more, not even in the background.
+        store.close()
+        catalog.close(clean=True)
+
+
+def _wire(
+    config: Config,
+    origin: Origin,
+    catalog: Catalog,
+    store: TierStore,
+    nursery: trio.Nursery,
+    now: Callable[[], float],
+) -> Stack:
+    retrying = RetryingOrigin(origin, config.transfer)
+    fetcher = Fetcher(retrying, store, config.transfer, nursery)
+    requests = Requests(retrying, fetcher.admission)
+    namespace = Namespace(catalog, requests, SingleFlight(nursery), config.mount, now)
+    streams = Streams(config.prefetch, config.transfer.part)
+    filesystem = TieredFilesystem(
+        catalog, namespace, store, fetcher, streams, ownership(config.mount)
+    )
+    return Stack(origin, retrying, catalog, store, fetcher, requests, namespace, filesystem)
 
 
 async def _sweep(catalog: Catalog, store: TierStore) -> None:

@@ -128,6 +128,7 @@ class TieredFilesystem:
             raise ObjectArchivedError(f"{obj.key!r} must be restored before it can be read")
         self.stats.opens += 1
         self._store.touch(obj)
+        return None
 
     def release(self, ino: int) -> None:
         """As `Filesystem.release`."""
