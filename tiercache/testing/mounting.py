@@ -80,25 +80,35 @@ class CommandMount:
         return found
 
     def _run(self, *arguments: str) -> str:
-        try:
-            done = subprocess.run(
-                [*COMMAND, *arguments],
-                env={**os.environ, **(self.env or {})},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=COMMAND_TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise MountError(
-                f"tiercache {arguments[0]}: no end after {error.timeout:g} s"
-            ) from None
-        if done.returncode:
-            words = (done.stderr.strip() or done.stdout.strip()).removeprefix("Error: ")
-            raise MountError(f"tiercache {arguments[0]}: {words or f'exit {done.returncode}'}")
-        return done.stdout
+        command = f"tiercache {arguments[0]}"
+        with subprocess.Popen(
+            [*COMMAND, *arguments],
+            env={**os.environ, **(self.env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        ) as process:
+            try:
+                said, errors = process.communicate(timeout=COMMAND_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise MountError(f"{command}: no end after {COMMAND_TIMEOUT_S:g} s") from None
+            except BaseException:
+                _let_finish(process)
+                raise
+        if process.returncode:
+            words = (errors.strip() or said.strip()).decode(errors="replace")
+            words = words.removeprefix("tiercache: ")
+            raise MountError(f"{command}: {words or f'exit status {process.returncode}'}")
+        return said.decode()
+
+
+def _let_finish(process: subprocess.Popen[bytes]) -> None:
+    """After Ctrl-C: a command cut off half way would leave a mount that comes up later."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.communicate(timeout=_END_TIMEOUT_S)
+    process.kill()
 
 
 @contextlib.contextmanager

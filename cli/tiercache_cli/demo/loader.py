@@ -180,6 +180,10 @@ class TorchEpochs:
         for batch in self._batches:
             yield from batch
 
+    def end(self) -> None:
+        """Let the worker processes go."""
+        del self._batches
+
 
 class PlainEpochs:
     """The same without torch: worker processes and a shuffled list."""
@@ -195,6 +199,11 @@ class PlainEpochs:
         order = random.Random(number).sample(self._units, len(self._units))
         for samples in self._pool.imap_unordered(read_unit, order):
             yield from samples
+
+    def end(self) -> None:
+        """Let the worker processes go."""
+        self._pool.close()
+        self._pool.join()
 
 
 def check_epoch(samples: Iterable[Sample], expected: dict[str, str]) -> dict[str, Any]:
@@ -247,6 +256,7 @@ def main() -> None:
     for number in range(1, arguments.epochs + 1):
         sys.stdin.readline()
         say("epoch", epoch=number, **check_epoch(epochs.epoch(number), manifest["samples"]))
+    epochs.end()
     sys.stdin.readline()
     say("files", **check_files(arguments.root, manifest["files"]))
 
