@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from tiercache.tier.layout import overhead
+from tiercache.tier.layout import allocated, overhead
 from tiercache.tier.limits import Surroundings
 from tiercache.tier.place import Place
 from tiercache.tier.removal import Removal
@@ -49,7 +49,7 @@ class Room:
         if item.place is not None:
             fits = self._make_room(item.place, need)
         else:
-            whole = item.cost_of_range(0, item.blocks) + overhead(item.blocks, len(obj.key))
+            whole = allocated(item.size) + overhead(item.blocks, len(obj.key))
             fits = self._settle(item, need, whole)
         if not fits or item.place is None:
             return None
@@ -69,7 +69,7 @@ class Room:
                     item.settle(place)
                     self.on_settled(item.name)
                     return True
-        for tier in able:
+        for tier in self._tiers:
             tier.bypassed += 1
         return False
 
