@@ -133,7 +133,9 @@ class Store:
                 self._extend()
             except lmdb.MapFullError:
                 self._grow()
-            except (lmdb.Error, OSError, struct.error) as error:
+            except struct.error as error:
+                raise CatalogError(f"this cannot be stored: {error}") from error
+            except (lmdb.Error, OSError) as error:
                 raise self._failed(error) from error
             else:
                 self._works()
