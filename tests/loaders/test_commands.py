@@ -1,0 +1,115 @@
+"""`tiercache demo` and `python -m bench` as a person runs them, in small."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tiercache.fuse.mountpoint import mount_table
+from tiercache.testing.mounting import COMMAND
+
+pytestmark = pytest.mark.mount
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def leftovers(tmp_path):
+    """Below TMPDIR of the command nothing may be left: no file, no mount, no process."""
+    home = tmp_path / "tmp"
+    home.mkdir()
+    yield home
+    assert [str(m.mountpoint) for m in mount_table() if m.mountpoint.is_relative_to(home)] == []
+    assert [p.pid for p in psutil.process_iter(["cmdline"]) if mentions(p, home)] == []
+    assert list(home.iterdir()) == []
+
+
+def mentions(process, path):
+    return any(str(path) in part for part in process.info["cmdline"] or ())
+
+
+def start(command, home):
+    return subprocess.Popen(
+        command,
+        cwd=REPOSITORY,
+        env={**os.environ, "TMPDIR": str(home)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def finish(process):
+    try:
+        out, err = process.communicate(timeout=110)
+    finally:
+        process.kill()
+        process.wait()
+    return out, err
+
+
+@pytest.mark.parametrize("driver", ["kernel", "libfuse"])
+def test_demo_reads_every_byte_and_leaves_nothing_behind(leftovers, driver):
+    for module in ("numpy", "PIL", "pyarrow"):
+        pytest.importorskip(module, reason="extra `demo`")
+    process = start([*COMMAND, "demo", "--size=4MB", f"--driver={driver}", "--json"], leftovers)
+    out, err = finish(process)
+    assert process.returncode == 0, err
+    result = json.loads(out)
+    assert result["ok"]
+    assert result["driver"] == driver
+    cold, warm = result["epochs"]
+    assert cold["samples"] == warm["samples"] == result["samples"]
+    assert cold["origin_bytes"] >= 0.9 * result["bytes"]
+    assert warm["origin_bytes"] == 0
+    assert result["checked_bytes"] == result["bytes"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_demo_interrupted_leaves_nothing_behind(leftovers, number):
+    for module in ("numpy", "PIL", "pyarrow"):
+        pytest.importorskip(module, reason="extra `demo`")
+    process = start([*COMMAND, "demo", "--size=2MB", "--keep"], leftovers)
+    for line in process.stderr:
+        if "stays mounted" in line:
+            break
+    process.send_signal(number)
+    out, err = finish(process)
+    assert process.returncode == 0, err
+    assert "each byte is as stored" in out
+
+
+def test_demo_interrupted_half_way_leaves_nothing_behind(leftovers):
+    for module in ("numpy", "PIL", "pyarrow"):
+        pytest.importorskip(module, reason="extra `demo`")
+    process = start([*COMMAND, "demo", "--size=2MB"], leftovers)
+    for line in process.stderr:
+        if "Making and storing" in line:  # so it is about to mount
+            break
+    process.send_signal(signal.SIGINT)
+    finish(process)
+    assert process.returncode == 130
+
+
+@pytest.mark.parametrize("name", ["hot", "cold"])
+def test_bench_in_small(leftovers, name):
+    command = [sys.executable, "-m", "bench", name, "--scale=small", "--json=-"]
+    process = start([*command, f"--dir={leftovers}"], leftovers)
+    out, err = finish(process)
+    assert process.returncode == 0, err
+    result = json.loads(out)
+    assert result["bench"] == name
+    expected = {
+        "hot": ["hot.sequential", "hot.random-4k", "hot.mmap", "hot.small-files"],
+        "cold": ["cold.sequential", "cold.small-files"],
+    }
+    assert [row["name"] for row in result["rows"]] == expected[name]
+    for row in result["rows"]:
+        assert len(row["samples"]) >= 5
+        assert row["ratio"] > 0
