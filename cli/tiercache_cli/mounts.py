@@ -15,12 +15,10 @@ from typing import Any, Final
 
 import psutil
 
-from tiercache.errors import MountError
 from tiercache.fuse.mountpoint import (
     FSTYPE,
     canonical,
     find_mounts,
-    mount_table,
     runtime_dir,
     runtime_root,
     top_mount,
@@ -61,26 +59,23 @@ def known_mounts() -> list[KnownMount]:
     return table + [mount for mount in _unmounted() if mount.mountpoint not in found]
 
 
-def known_mount(path: Path) -> KnownMount:
-    """The mount at *path*. Raises MountError with one line when it is not ours."""
+def find_mount(path: Path) -> KnownMount | None:
+    """The mount at *path*, None when nothing of ours is there."""
     mountpoint = canonical(path)
     top = top_mount(mountpoint)
     if top is not None and top.fstype == FSTYPE:
         return _known(mountpoint, top.source, True)
-    for mount in _unmounted():
-        if mount.mountpoint == mountpoint:
-            return mount
-    raise MountError(_why_not(mountpoint))
+    return next((mount for mount in _unmounted() if mount.mountpoint == mountpoint), None)
 
 
-def _why_not(mountpoint: Path) -> str:
-    around = [
-        mount.mountpoint
-        for mount in mount_table()
-        if mount.fstype == FSTYPE and mountpoint.is_relative_to(mount.mountpoint)
-    ]
-    if around:
-        return f"{mountpoint} is inside a tiercache mount; its mount point is {around[-1]}"
+def why_not(path: Path) -> str:
+    """One line on why `find_mount` found nothing at *path*."""
+    mountpoint = canonical(path)
+    for mount in reversed(find_mounts()):
+        if mountpoint.is_relative_to(mount.mountpoint):
+            return (
+                f"{mountpoint} is inside a tiercache mount; its mount point is {mount.mountpoint}"
+            )
     return f"{mountpoint} is not a tiercache mount"
 
 

@@ -14,9 +14,9 @@ from typing import Any, Final
 import click
 
 from tiercache.control.client import ask
-from tiercache.errors import ControlError, ControlTimeoutError
+from tiercache.errors import ControlError, ControlTimeoutError, MountError
 from tiercache.fuse.mountpoint import Health, health
-from tiercache_cli.mounts import KnownMount, known_mount, known_mounts
+from tiercache_cli.mounts import KnownMount, find_mount, known_mounts, why_not
 
 Report = dict[str, Any]
 
@@ -40,7 +40,7 @@ _FACTS: Final = (
 @click.option("--json", "as_json", is_flag=True, help="One object, or a list without MOUNTPOINT.")
 def status(mountpoint: Path | None, as_json: bool) -> None:
     """Show every mount, or the one on MOUNTPOINT."""
-    mounts = known_mounts() if mountpoint is None else [known_mount(mountpoint)]
+    mounts = known_mounts() if mountpoint is None else [_mount(mountpoint)]
     reports = [report(mount) for mount in mounts]
     if as_json:
         click.echo(json.dumps(reports if mountpoint is None else reports[0], indent=2))
@@ -51,6 +51,13 @@ def status(mountpoint: Path | None, as_json: bool) -> None:
         from tiercache_cli.status_view import show
 
         show(reports)
+
+
+def _mount(mountpoint: Path) -> KnownMount:
+    known = find_mount(mountpoint)
+    if known is None:
+        raise MountError(why_not(mountpoint))
+    return known
 
 
 def report(mount: KnownMount) -> Report:

@@ -12,9 +12,10 @@ from typing import Final
 
 import click
 
+from tiercache.config_file import load_config
 from tiercache.errors import MountError
 from tiercache.fuse import fusermount, syscalls
-from tiercache_cli.mounts import KnownMount, known_mount
+from tiercache_cli.mounts import KnownMount, find_mount, why_not
 from tiercache_cli.patience import Patience
 from tiercache_cli.users import User, users_of
 
@@ -29,15 +30,24 @@ SHOWN_MAX: Final = 20
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.argument("mountpoint", type=click.Path(path_type=Path))
+@click.argument("mountpoint", required=False, type=click.Path(path_type=Path))
+@click.option("--config", "file", type=click.Path(path_type=Path), help="Take MOUNTPOINT from it.")
 @click.option("--lazy", is_flag=True, help="Detach now; whoever has files open may finish.")
 @click.option("--force", is_flag=True, help="Fail what is being read and end the processes.")
-def umount(mountpoint: Path, lazy: bool, force: bool) -> None:
+@click.option("--if-mounted", is_flag=True, help="Nothing mounted there is no failure.")
+def umount(
+    mountpoint: Path | None, file: Path | None, lazy: bool, force: bool, if_mounted: bool
+) -> None:
     """Unmount MOUNTPOINT and wait until the cache is safe on disk.
 
     A busy mount is left alone and whoever keeps it busy is named. A dead mount is cleared.
     """
-    known = known_mount(mountpoint)
+    place = _place(mountpoint, file)
+    known = find_mount(place)
+    if known is None:
+        if if_mounted:
+            return
+        raise MountError(why_not(place))
     # A shell inside the mount started us there, and we would keep it busy ourselves.
     os.chdir("/")
     if force:
@@ -46,6 +56,14 @@ def umount(mountpoint: Path, lazy: bool, force: bool) -> None:
         _detach(known)
     else:
         _unmount(known)
+
+
+def _place(mountpoint: Path | None, file: Path | None) -> Path:
+    if mountpoint is not None:
+        return mountpoint
+    if file is None:
+        raise click.UsageError("give MOUNTPOINT or --config")
+    return load_config(file).mount.mountpoint
 
 
 def _unmount(known: KnownMount) -> None:
