@@ -50,8 +50,9 @@ class OpenFiles:
         if (stat.st_ino, stat.st_size) != (item.file_id, item.size):
             self._system.close(fd)
             raise FileNotFoundError(errno.ENOENT, "another file has taken its place")
-        if item.proven and stat.st_ctime_ns != item.ctime_ns:
-            # Somebody wrote to it, or only changed its mode: nobody can tell without reading.
+        if not item.complete or stat.st_ctime_ns != item.ctime_ns:
+            # While no descriptor was open another file may have got the same inode number, and
+            # what is complete was written to: nobody can tell without reading it again.
             item.ctime_ns = stat.st_ctime_ns
             item.distrust()
         return fd, stat

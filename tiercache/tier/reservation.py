@@ -42,6 +42,7 @@ class Reservation:
         "file_id",
         "first",
         "item",
+        "lent",
         "nbytes",
     )
 
@@ -60,6 +61,7 @@ class Reservation:
         #: Bytes promised and not yet turned into resident blocks.
         self.nbytes = nbytes
         self.fd = -1
+        self.lent = False  # `fd` is the item's shared descriptor now
         self.file_id = 0
         self.failed = False
         self.closed = False

@@ -61,6 +61,8 @@ class Writer:
                 self._removal.remove(item)
                 return
             item.file_id = reservation.file_id
+        if item.fd < 0:
+            self._lend(reservation)
         was_complete = item.complete
         for block, checksum in done:
             self._put(reservation, block, checksum, obj)
@@ -68,6 +70,12 @@ class Writer:
         item.tier.policy.admit(item.ino, item.charged, self._around.now())
         if item.complete and not was_complete:
             self._completed(reservation, obj)
+
+    def _lend(self, reservation: Reservation) -> None:
+        """Let readers use the descriptor: opened anew, the file would have to be verified again."""
+        self._files.adopt(reservation.item, reservation.fd)
+        reservation.item.reads += 1
+        reservation.lent = True
 
     def _put(self, reservation: Reservation, block: int, checksum: int, obj: Inode) -> None:
         item = reservation.item
@@ -114,11 +122,15 @@ class Writer:
         reservation.fd = -1
         if reservation.failed and not item.dead and item.charged:
             self._recount(item, fd)
-        if not item.dead and item.charged and item.file_id == reservation.file_id:
+        if reservation.lent:
+            item.reads -= 1
+            if item.dead and not item.reads:
+                self._files.close(item)
+        elif not item.dead and item.charged and item.file_id == reservation.file_id:
             self._files.adopt(item, fd)
-            return
-        with contextlib.suppress(OSError):
-            self._system.close(fd)
+        else:
+            with contextlib.suppress(OSError):
+                self._system.close(fd)
         useless = item.reservations == 1 and (item.dead or not item.charged)
         if useless and not self._table.is_mirrored_by_another(item):
             with contextlib.suppress(OSError):
