@@ -1,0 +1,245 @@
+"""One kept-alive connection: a non-blocking socket or SSLSocket that drives `http_wire` steps.
+
+Small replies are received on the loop, large ones by a pool thread that blocks in `recv_into`
+without the GIL. `trio.SSLStream` is not used: its memory BIOs triple the cost of a TLS body.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, NoReturn, TypeVar
+
+import outcome
+import trio
+
+from tiercache.origin.http_errors import (
+    ConnectError,
+    ConnectionLostError,
+    NameResolutionError,
+    TlsError,
+)
+from tiercache.origin.http_wire import Steps, Wire
+
+T = TypeVar("T")
+
+
+class Address(NamedTuple):
+    """Where to connect. With *tls* the certificate must name *host*."""
+
+    host: str
+    port: int
+    tls: bool
+
+
+class Connection:
+    """A connection in use by one exchange at a time. After any failure it must be closed."""
+
+    def __init__(self, sock: socket.socket, address: Address, stall_timeout_s: float) -> None:
+        self.address = address
+        self.wire = Wire()
+        self.received = 0  # bytes since the last request
+        self.idle_since = 0.0
+        self._socket = sock
+        self._stall_timeout_s = stall_timeout_s
+        self._cut = False
+
+    async def send(self, data: bytes) -> None:
+        """Send a whole request."""
+        self.received = 0
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[self._socket.send(left) :]
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                await self._wait(trio.lowlevel.wait_writable)
+            except ssl.SSLWantReadError:
+                await self._wait(trio.lowlevel.wait_readable)
+            except OSError as error:
+                raise ConnectionLostError(f"sending failed: {error}") from error
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Drive *steps* on the loop."""
+        try:
+            want = next(steps)
+            while True:
+                want = steps.send(await self._receive(want))
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            steps.close()  # lets go of the caller's buffer
+
+    async def wait_reply(self) -> None:
+        """Wait until something arrives; a checkpoint even when it already has."""
+        await self._wait(trio.lowlevel.wait_readable)
+
+    async def run_in_thread(self, steps: Steps[T], limiter: trio.CapacityLimiter) -> T:
+        """Drive *steps* in a pool thread.
+
+        When cancelled, the socket is shut down so that the thread ends at once, and its end is
+        awaited: nothing writes to the caller's buffer afterwards.
+        """
+        async with limiter:
+            result = await _in_thread(lambda: self._run_blocking(steps), self._cut_off)
+        await trio.lowlevel.checkpoint_if_cancelled()
+        return result.unwrap()
+
+    def _run_blocking(self, steps: Steps[T]) -> T:
+        try:
+            self._socket.settimeout(self._stall_timeout_s)
+            want = next(steps)
+            while True:
+                count = self._receive_blocking(want)
+                if self._cut:
+                    raise ConnectionLostError("the transfer was cancelled")
+                self.received += count
+                want = steps.send(count)
+        except StopIteration as stop:
+            self._socket.setblocking(False)
+            result: T = stop.value
+            return result
+        finally:
+            steps.close()
+
+    def _receive_blocking(self, into: memoryview) -> int:
+        try:
+            return self._socket.recv_into(into)
+        except TimeoutError:
+            self._raise_stalled()
+        except OSError as error:
+            raise ConnectionLostError(f"receiving failed: {error}") from error
+
+    async def _receive(self, into: memoryview) -> int:
+        while True:
+            try:
+                count = self._socket.recv_into(into)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                await self._wait(trio.lowlevel.wait_readable)
+            except ssl.SSLWantWriteError:
+                await self._wait(trio.lowlevel.wait_writable)
+            except OSError as error:
+                raise ConnectionLostError(f"receiving failed: {error}") from error
+            else:
+                self.received += count
+                return count
+
+    async def _wait(self, ready: Callable[[socket.socket], Awaitable[None]]) -> None:
+        with trio.move_on_after(self._stall_timeout_s) as scope:
+            await ready(self._socket)
+        if scope.cancelled_caught:
+            self._raise_stalled()
+
+    def _raise_stalled(self) -> NoReturn:
+        raise ConnectionLostError(f"nothing moved for {self._stall_timeout_s:g} s")
+
+    def _cut_off(self) -> None:
+        self._cut = True
+        with contextlib.suppress(OSError):
+            # Not SSLSocket.shutdown: that drops the TLS layer under the receiving thread, which
+            # would then take ciphertext for data.
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether an idle connection can carry a request: still open, nothing unasked arrived."""
+        try:
+            self._socket.recv_into(bytearray(1))
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return not self._cut
+        except OSError:
+            return False
+        return False
+
+    def close(self) -> None:
+        """Close at once; harmless when closed."""
+        self._socket.close()
+
+
+async def _in_thread(work: Callable[[], T], on_cancel: Callable[[], None]) -> outcome.Outcome[T]:
+    """The outcome of *work* in a thread; cancellation calls *on_cancel* and still waits for it."""
+    task = trio.lowlevel.current_task()
+    token = trio.lowlevel.current_trio_token()
+
+    def deliver(result: outcome.Outcome[T]) -> None:
+        token.run_sync_soon(trio.lowlevel.reschedule, task, outcome.Value(result))
+
+    def abort(_: object) -> trio.lowlevel.Abort:
+        on_cancel()
+        return trio.lowlevel.Abort.FAILED
+
+    trio.lowlevel.start_thread_soon(work, deliver, "tiercache-receive")
+    result: outcome.Outcome[T] = await trio.lowlevel.wait_task_rescheduled(abort)
+    return result
+
+
+async def connect(
+    address: Address,
+    tls: ssl.SSLContext | None,
+    *,
+    timeout_s: float,
+    stall_timeout_s: float,
+) -> Connection:
+    """A new connection, IPv6 or IPv4, whichever answers first; `ConnectError` if none does."""
+    with trio.move_on_after(timeout_s):
+        sock = await _connect_socket(address)
+        try:
+            if tls is not None:
+                sock = await _start_tls(sock, tls, address.host)
+        except BaseException:
+            sock.close()
+            raise
+        return Connection(sock, address, stall_timeout_s)
+    raise ConnectError(f"{address.host}:{address.port} did not answer within {timeout_s:g} s")
+
+
+async def _connect_socket(address: Address) -> socket.socket:
+    try:
+        stream = await trio.open_tcp_stream(address.host, address.port)
+    except socket.gaierror as error:
+        raise NameResolutionError(f"cannot resolve {address.host}: {error.strerror}") from error
+    except OSError as error:
+        reason = error.__cause__ or error
+        raise ConnectError(
+            f"cannot connect to {address.host}:{address.port}: {_reason(reason)}"
+        ) from error
+    sock = socket.socket(fileno=stream.socket.detach())
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def _reason(error: BaseException) -> str:
+    """Cause without errno; of several addresses, that of the first."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
+async def _start_tls(sock: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
+    secure = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+    try:
+        await _handshake(secure)
+    except ssl.SSLCertVerificationError as error:
+        secure.close()
+        raise TlsError(f"certificate of {host} is not trusted: {error.verify_message}") from error
+    except OSError as error:
+        secure.close()
+        reason = error.reason if isinstance(error, ssl.SSLError) else error.strerror
+        raise TlsError(f"TLS handshake with {host} failed: {reason or error}") from error
+    except BaseException:
+        secure.close()
+        raise
+    return secure
+
+
+async def _handshake(secure: ssl.SSLSocket) -> None:
+    while True:
+        try:
+            return secure.do_handshake()
+        except ssl.SSLWantReadError:
+            await trio.lowlevel.wait_readable(secure)
+        except ssl.SSLWantWriteError:
+            await trio.lowlevel.wait_writable(secure)

@@ -1,0 +1,29 @@
+"""How an HTTP exchange fails. All are in the family of `tiercache.errors` and worth a retry.
+
+The kinds exist for two readers: the pool, which retries a lost reused connection, and the check at
+start, which tells a person what to change.
+"""
+
+from __future__ import annotations
+
+from tiercache.errors import OriginReplyError, OriginUnavailableError
+
+
+class ConnectError(OriginUnavailableError):
+    """No connection: refused, unreachable, timed out."""
+
+
+class NameResolutionError(ConnectError):
+    """The host name has no address."""
+
+
+class TlsError(ConnectError):
+    """The TLS handshake failed; the message names the cause."""
+
+
+class ConnectionLostError(OriginUnavailableError):
+    """The connection ended or stalled before the reply did."""
+
+
+class FramingError(OriginReplyError):
+    """The reply is not HTTP that can be believed."""
