@@ -11,6 +11,8 @@ from tiercache.testing.moto import MotoServer
 from tiercache.testing.s3server import S3Server
 from tiercache.testing.seaweed import SeaweedServer
 
+pytest.register_assert_rewrite("tiercache.testing.origin_suite")
+
 
 @pytest.fixture(scope="session")
 def seaweed() -> Iterator[SeaweedServer]:
