@@ -5,8 +5,9 @@ means, and this class is what the layers above see. Calls are synchronous and fo
 copies two records and costs a few microseconds, so no layer above needs a cache of names. Whatever
 hands out a new inode number has committed it before it returns: the number outlives this process.
 
-Tables: `names` (directory inode + name -> inode, stamp), `inodes`, `versions` (digest of key and
-etag -> inode), `listings` (directory inode -> when it was complete), `meta`, `others`.
+Tables: `names` (directory inode + name -> inode, stamp), `inodes`, `versions` (name + etag ->
+inode, for what a name no longer means), `listings` (directory inode -> when it was complete),
+`meta`, `others`.
 """
 
 from __future__ import annotations

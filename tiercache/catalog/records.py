@@ -125,9 +125,12 @@ def is_dated(data: bytes) -> bool:
     return data[INO_SIZE + 1] & _DATED != 0
 
 
-def version_digest(key: bytes, etag: str) -> bytes:
-    """16 bytes that stand for one version of *key*; the length keeps key and etag apart."""
-    digest = hashlib.blake2b(_INO.pack(len(key)), digest_size=16)
-    digest.update(key)
-    digest.update(etag.encode("utf-8", "surrogatepass"))
-    return digest.digest()
+def version_key(name_key: bytes, kind: Kind, etag: str) -> bytes:
+    """Where the version *etag* of a name is remembered once the name means something else.
+
+    Sorted like names, since whole listings of versions retire and return together: a digest of the
+    key would scatter a thousand of them over a thousand pages. The suffix has a fixed length, so
+    two names never share a key.
+    """
+    digest = hashlib.blake2b(etag.encode("utf-8", "surrogatepass"), digest_size=16)
+    return name_key + bytes((kind,)) + digest.digest()

@@ -53,8 +53,7 @@ class Sweep:
         return keys, None
 
     def _is_named(self, txn: Txn, inode: Inode) -> bool:
-        name = inode.key.removesuffix(b"/").rpartition(b"/")[2]
-        key = records.pack_ino(inode.parent) + name
+        key = _name_key(inode)
         found = records.unpack_name(key, txn.get(key, db=self._store.names) or b"")
         return found is not None and found.ino == inode.ino
 
@@ -64,9 +63,9 @@ class Sweep:
         if not self._remove_names(txn, key):
             return False
         if inode is not None:
-            digest = records.version_digest(inode.key, inode.etag)
-            if txn.get(digest, db=self._store.versions) == key:
-                txn.delete(digest, db=self._store.versions)
+            version = records.version_key(_name_key(inode), inode.kind, inode.etag)
+            if txn.get(version, db=self._store.versions) == key:
+                txn.delete(version, db=self._store.versions)
         txn.delete(key, db=self._store.inodes)
         return True
 
@@ -80,3 +79,8 @@ class Sweep:
             cursor.delete()
             left -= 1
         return True
+
+
+def _name_key(inode: Inode) -> bytes:
+    name = inode.key.removesuffix(b"/").rpartition(b"/")[2]
+    return records.pack_ino(inode.parent) + name

@@ -80,7 +80,7 @@ class Writer:
         """Forget *name*; returns whether it was there. Its inode stays."""
         old = self._name(name)
         if old is not None:
-            self._forget_listing_of(old)
+            self._retire(self._key(name), old)
         return self._txn.delete(self._key(name), db=self._store.names)
 
     def date_parent(self) -> None:
@@ -100,32 +100,38 @@ class Writer:
         return records.pack_ino(self._parent.ino) + name
 
     def _point(self, entry: NewEntry, stamp: Stamp, old: records.Name | None) -> bool:
-        inode = self._inode(entry, stamp, old)
+        key = self._key(entry.name)
+        inode = self._inode(key, entry, stamp, old)
         generation = stamp.generation if old is None else max(stamp.generation, old.generation)
         name = records.Name(inode.ino, generation, inode.kind, stamp.seen_at)
-        key = self._key(entry.name)
         self._txn.put(key, records.pack_name(key, name), db=self._store.names)
         if old is None or old.ino == inode.ino:
             return False
-        self._forget_listing_of(old)
+        self._retire(key, old)
         return True
 
-    def _forget_listing_of(self, old: records.Name) -> None:
+    def _retire(self, key: bytes, old: records.Name) -> None:
+        """Remember the inode that the name at *key* no longer means, in case it returns."""
+        ino = records.pack_ino(old.ino)
         if old.kind == Kind.DIRECTORY:
-            self._txn.delete(records.pack_ino(old.ino), db=self._store.listings)
+            self._txn.delete(ino, db=self._store.listings)
+        found = self._stored(old.ino)
+        if found is not None:
+            version = records.version_key(key, found[0].kind, found[0].etag)
+            self._txn.put(version, ino, db=self._store.versions)
 
-    def _inode(self, entry: NewEntry, stamp: Stamp, old: records.Name | None) -> Inode:
+    def _inode(
+        self, name_key: bytes, entry: NewEntry, stamp: Stamp, old: records.Name | None
+    ) -> Inode:
         """The inode of the version that *entry* speaks of, up to date."""
         key = self._parent.key + entry.name + b"/" * (entry.kind is Kind.DIRECTORY)
         found = None if old is None else self._version_at(old.ino, key, entry)
-        digest = None
         if found is None:
-            digest = records.version_digest(key, entry.etag)
-            ino = self._txn.get(digest, db=self._store.versions)
+            version = records.version_key(name_key, entry.kind, entry.etag)
+            ino = self._txn.get(version, db=self._store.versions)
             found = None if ino is None else self._version_at(records.unpack_ino(ino), key, entry)
         if found is None:
-            assert digest is not None
-            return self._create(key, digest, entry, stamp)
+            return self._create(key, entry, stamp)
         return self._refresh(*found, entry)
 
     def _version_at(self, ino: int, key: bytes, entry: NewEntry) -> tuple[Inode, bool] | None:
@@ -144,7 +150,7 @@ class Writer:
         inode = None if record is None else records.unpack_inode(key, record)
         return None if record is None or inode is None else (inode, records.is_dated(record))
 
-    def _create(self, key: bytes, digest: bytes, entry: NewEntry, stamp: Stamp) -> Inode:
+    def _create(self, key: bytes, entry: NewEntry, stamp: Stamp) -> Inode:
         ino, mtime_ns, dated = self._numbers.take(), entry.mtime_ns, False
         if entry.kind is Kind.FILE:
             self._newest_ns = max(self._newest_ns, mtime_ns)
@@ -155,7 +161,6 @@ class Writer:
         parent, size, etag = self._parent.ino, entry.size, entry.etag
         inode = Inode(ino, parent, entry.kind, size, mtime_ns, etag, key, entry.archived)
         self._save(inode, dated=dated)
-        self._txn.put(digest, records.pack_ino(ino), db=self._store.versions)
         return inode
 
     def _refresh(self, inode: Inode, dated: bool, entry: NewEntry) -> Inode:
