@@ -201,7 +201,7 @@ def config_from_json(document: Document) -> Config:
     """The configuration that `config_to_json` wrote; `ConfigError` when it was not that."""
     try:
         config = _from_json(Config, document)
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ConfigError([f"not a configuration written by tiercache: {error!r}"]) from error
     assert isinstance(config, Config)
     return config
