@@ -15,6 +15,7 @@ from pathlib import Path
 
 from tiercache.errors import MountError
 from tiercache.fuse import syscalls
+from tiercache.fuse.link import receive_fds
 from tiercache.fuse.mountpoint import FSTYPE, top_mount
 
 PROGRAMS = ("fusermount3", "fusermount")
@@ -69,7 +70,10 @@ def mount(mountpoint: Path, options: Sequence[str]) -> int:
 
 def _receive(comm: socket.socket) -> int:
     comm.settimeout(_TIMEOUT_S)
-    _, fds, _, _ = socket.recv_fds(comm, 1, 1, socket.MSG_CMSG_CLOEXEC)
+    try:
+        _, fds = receive_fds(comm, 1, 1)
+    except OSError as e:
+        raise MountError(f"fusermount did not hand over /dev/fuse: {e}") from e
     if not fds:
         raise MountError("fusermount did not hand over /dev/fuse")
     return fds[0]

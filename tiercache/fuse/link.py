@@ -9,13 +9,14 @@ only.
 
 from __future__ import annotations
 
+import array
 import json
 import socket
 from collections.abc import Sequence
 from typing import Any
 
-#: Largest message. A configuration is a few KiB; the kernel refuses a longer one at the sender.
-MESSAGE_MAX = 128 << 10
+#: Largest message: more than the kernel's default send buffer of 208 KiB lets anybody send.
+MESSAGE_MAX = 256 << 10
 
 #: Largest number of descriptors in one message.
 FDS_MAX = 8
@@ -50,8 +51,8 @@ class Link:
         """
         data = json.dumps(message).encode()
         try:
-            socket.send_fds(self._socket, [data], list(fds), socket.MSG_DONTWAIT)
-        except (BlockingIOError, BrokenPipeError, ConnectionError):
+            self._socket.sendmsg([data], _rights(fds), socket.MSG_DONTWAIT)
+        except (BlockingIOError, ConnectionError):
             return False
         return True
 
@@ -61,16 +62,35 @@ class Link:
         Blocks until there is one.
         """
         try:
-            data, fds, _, _ = socket.recv_fds(
-                self._socket, MESSAGE_MAX, FDS_MAX, socket.MSG_CMSG_CLOEXEC
-            )
+            data, fds = receive_fds(self._socket, MESSAGE_MAX, FDS_MAX)
         except ConnectionError:
             return None
         if not data:
             return None
         message: Message = json.loads(data)
-        return message, list(fds)
+        return message, fds
 
     def close(self) -> None:
         """Close this end; the other side sees the end of the stream. Safe to repeat."""
         self._socket.close()
+
+
+def receive_fds(connection: socket.socket, size: int, fds_max: int) -> tuple[bytes, list[int]]:
+    """One message and its descriptors, which no child inherits.
+
+    `socket.send_fds` and `recv_fds` of Python 3.11 drop the flags they are given, which here would
+    mean to block and to leak.
+    """
+    space = socket.CMSG_SPACE(fds_max * array.array("i").itemsize)
+    data, ancillary, _, _ = connection.recvmsg(size, space, socket.MSG_CMSG_CLOEXEC)
+    fds = array.array("i")
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(content[: len(content) - len(content) % fds.itemsize])
+    return data, fds.tolist()
+
+
+def _rights(fds: Sequence[int]) -> list[tuple[int, int, bytes]]:
+    if not fds:
+        return []
+    return [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds).tobytes())]

@@ -17,6 +17,9 @@ from tiercache.errors import MountError
 
 NAME = "lock"
 
+#: How often a lock file may be removed under our hands before somebody must be asked.
+_ATTEMPTS = 5
+
 
 class Locks:
     """The locks of one mount; closing gives them back."""
@@ -30,17 +33,24 @@ class Locks:
 
         *subject* is what the message calls it.
         """
-        fd = _open(directory, subject)
-        self._fds.append(fd)
+        for _ in range(_ATTEMPTS):
+            fd = _open(directory, subject)
+            self._fds.append(fd)
+            self._refuse_twice(fd, directory, subject)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise MountError(f"{subject} is in use by {_owner(fd)}") from None
+            # The one before us may have removed the file between our opening and locking it.
+            if _is_current(fd, directory / NAME):
+                return self.sign([os.getpid()])
+        raise MountError(f"{subject} is being taken and given up by others; try again")
+
+    def _refuse_twice(self, fd: int, directory: Path, subject: str) -> None:
         state = os.fstat(fd)
         other = self._inodes.setdefault((state.st_dev, state.st_ino), directory)
         if other is not directory:
             raise MountError(f"{subject} is the same directory as {other}")
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise MountError(f"{subject} is in use by {_owner(fd)}") from None
-        self.sign([os.getpid()])
 
     @property
     def fds(self) -> tuple[int, ...]:
@@ -56,6 +66,7 @@ class Locks:
 
     def close(self) -> None:
         """Give everything back, unless a worker still holds it."""
+        self._inodes.clear()
         while self._fds:
             os.close(self._fds.pop())
 
@@ -69,6 +80,13 @@ def _open(directory: Path, subject: str) -> int:
         return os.open(directory / NAME, flags, 0o600)
     except OSError as e:
         raise MountError(f"cannot use {subject}: {e.strerror}") from None
+
+
+def _is_current(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), path.lstat())
+    except FileNotFoundError:
+        return False
 
 
 def _owner(fd: int) -> str:

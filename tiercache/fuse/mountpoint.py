@@ -63,7 +63,7 @@ def mount_table(text: bytes | None = None) -> list[Mount]:
     """The mounts this process sees, oldest first; *text* instead of /proc/self/mountinfo."""
     if text is None:
         text = Path("/proc/self/mountinfo").read_bytes()
-    return [_parse(line) for line in text.splitlines() if line]
+    return [_parse(line) for line in text.split(b"\n") if line]
 
 
 def _parse(line: bytes) -> Mount:
