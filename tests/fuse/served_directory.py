@@ -5,8 +5,9 @@ A process that reads a mount which it serves itself waits for itself, so tests r
 It writes one line when it serves, answers each line on stdin with its status as one line of JSON,
 and ends when the mount does.
 
-Names decide what is asked of the driver: `async*` answers late, `bug*` raises in read, `stuck*`
-never answers a read, `plain*` has no local copy to pass through.
+Names decide what is asked of the driver: `async*` answers late, `bug*` raises when read,
+`stuck*` is never answered when read, nor is a lookup of `stuckname*`, `changed*` cannot be opened,
+`*plain*` has no local copy to pass through until the command `copied` says so.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from typing import Any
 import trio
 
 from tiercache.config import MountConfig
-from tiercache.errors import ObjectChangedError
+from tiercache.errors import NameTooLongError, ObjectChangedError
 from tiercache.fuse.kernel import KernelDriver
 from tiercache.fuse.session import Session
-from tiercache.types import ROOT_INO, Inode, Kind
+from tiercache.types import NAME_MAX, ROOT_INO, Inode, Kind
 from tiercache.vfs.api import DirEntry, Entry, Ownership, StatFs
 
 OWNERSHIP = Ownership(uid=0, gid=0, file_mode=0o444, dir_mode=0o555)
@@ -38,7 +39,6 @@ class Settings:
     restarted: bool = False
     ttl_s: float = 3600.0
     negative_ttl_s: float = 5.0
-    backing: bool = True
     backing_max: int = 4096
 
 
@@ -53,6 +53,7 @@ class DirectoryTree:
         self._inodes = {ROOT_INO: self._inode(ROOT_INO, ROOT_INO, root)}
         self._children: dict[int, dict[bytes, int]] = {ROOT_INO: {}}
         self._fds: dict[int, int] = {}
+        self._copied: set[int] = set()
         self._handles = 0
         self.held: dict[int, int] = {}
         self.dirs_open = 0
@@ -82,6 +83,10 @@ class DirectoryTree:
         return Entry(self._inodes[ino], self._settings.ttl_s, self._settings.ttl_s)
 
     def lookup(self, parent: int, name: bytes) -> Any:
+        if name.startswith(b"stuckname"):
+            return never()
+        if len(name) > NAME_MAX:
+            raise NameTooLongError(f"{len(name)} bytes")
         entry = self._entry(self._children[parent].get(name))
         return later(entry) if name.startswith(b"async") else entry
 
@@ -96,7 +101,7 @@ class DirectoryTree:
         return later(None) if self._named(ino, b"async") else None
 
     def backing_fd(self, ino: int) -> int | None:
-        if not self._settings.backing or self._named(ino, b"plain"):
+        if b"plain" in self._inodes[ino].key and ino not in self._copied:
             return None
         return os.open(self._paths[ino], os.O_RDONLY)
 
@@ -110,7 +115,7 @@ class DirectoryTree:
         if self._named(ino, b"bug"):
             raise ZeroDivisionError("a bug on purpose")
         if self._named(ino, b"stuck"):
-            return trio.sleep_forever()
+            return never()
         fd = self._fds.get(ino)
         if fd is None:
             fd = self._fds[ino] = os.open(self._paths[ino], os.O_RDONLY)
@@ -142,12 +147,14 @@ class DirectoryTree:
         self.dropped = dropped
 
     def command(self, words: list[str]) -> None:
-        """`invalidate NAME` or `dropped NAME`, both for a child of the root."""
+        """`invalidate NAME`, `dropped NAME` or `copied NAME`, all for a child of the root."""
         name = os.fsencode(words[1])
         if words[0] == "invalidate":
             self.invalidate(ROOT_INO, name)
         elif words[0] == "dropped":
             self.dropped(self._children[ROOT_INO][name])
+        elif words[0] == "copied":
+            self._copied.add(self._children[ROOT_INO][name])
 
     def _named(self, ino: int, prefix: bytes) -> bool:
         return self._inodes[ino].key.startswith(prefix)
@@ -162,6 +169,15 @@ class DirectoryTree:
 async def later(result: Any) -> Any:
     await trio.lowlevel.checkpoint()
     return result
+
+
+async def never() -> Any:
+    await trio.sleep_forever()
+
+
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
 async def answer_commands(tree: DirectoryTree, driver: KernelDriver) -> None:
@@ -182,7 +198,7 @@ async def answer_commands(tree: DirectoryTree, driver: KernelDriver) -> None:
                 "dirs_open": tree.dirs_open,
                 "registered": len(tree.registered),
             }
-            print(json.dumps(driver.status() | state), flush=True)
+            say(json.dumps(driver.status() | state))
 
 
 async def serve(root: str, dev_fd: int, opens_fd: int, settings: Settings) -> None:
@@ -190,7 +206,7 @@ async def serve(root: str, dev_fd: int, opens_fd: int, settings: Settings) -> No
     config = MountConfig(mountpoint=Path("/"), backing_max=settings.backing_max)
     session = Session.from_json(settings.session)
     driver = KernelDriver(tree, dev_fd, session, opens_fd, config, restarted=settings.restarted)
-    print("serving", flush=True)
+    say("serving")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(answer_commands, tree, driver)
         await driver.run()
@@ -198,6 +214,5 @@ async def serve(root: str, dev_fd: int, opens_fd: int, settings: Settings) -> No
 
 
 if __name__ == "__main__":
-    trio.run(
-        serve, sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Settings(**json.loads(sys.argv[4]))
-    )
+    _, root, dev_fd, opens_fd, settings = sys.argv
+    trio.run(serve, root, int(dev_fd), int(opens_fd), Settings(**json.loads(settings)))
