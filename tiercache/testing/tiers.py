@@ -167,6 +167,11 @@ class Cache:
         reservation.close()
         return good and not self.store.missing(obj, first, end)
 
+    def fill(self, obj: Inode) -> bool:
+        """Write what is missing of *obj*; whether all of it is resident then."""
+        runs = self.store.missing(obj, 0, obj.blocks)
+        return all(self.put(obj, first, end) for first, end in runs)
+
     async def get(self, obj: Inode, offset: int = 0, size: int | None = None) -> bool:
         """Read through the slow way; False is a miss, wrong bytes are an AssertionError."""
         size = obj.size - offset if size is None else size

@@ -6,13 +6,12 @@ from is pinned by its residency's `reads` and closed after the last of them.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 from collections import OrderedDict
 
 from tiercache.tier.residency import Residency
-from tiercache.tier.system import System
+from tiercache.tier.system import System, close
 
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -45,10 +44,10 @@ class OpenFiles:
         try:
             stat = self._system.fstat(fd)
         except OSError:
-            self._system.close(fd)
+            close(self._system, fd)
             raise
         if (stat.st_ino, stat.st_size) != (item.file_id, item.size):
-            self._system.close(fd)
+            close(self._system, fd)
             raise FileNotFoundError(errno.ENOENT, "another file has taken its place")
         if not item.complete or stat.st_ctime_ns != item.ctime_ns:
             # While no descriptor was open another file may have got the same inode number, and
@@ -60,7 +59,7 @@ class OpenFiles:
     def adopt(self, item: Residency, fd: int) -> None:
         """Keep *fd* as the shared descriptor of *item*, or close it if there is one."""
         if item.fd >= 0:
-            self._system.close(fd)
+            close(self._system, fd)
             return
         self._shrink()
         item.fd = fd
@@ -71,9 +70,7 @@ class OpenFiles:
         if item.fd >= 0:
             fd, item.fd = item.fd, -1
             del self._open[item]
-            # Whatever close says, the descriptor is gone, and nothing read through it is in doubt.
-            with contextlib.suppress(OSError):
-                self._system.close(fd)
+            close(self._system, fd)
 
     def close_idle(self) -> None:
         """Close what no thread reads from: the process is out of descriptors."""

@@ -195,6 +195,7 @@ class Housekeeping:
             with trio.move_on_after(self._limits.probe_min_s):
                 await self._wanted.wait()
             self._wanted = trio.Event()
+            self._table.lift_bars()
             for tier in self._tiers:
                 if tier.health.probe_due:
                     await self._probe(tier)

@@ -62,9 +62,7 @@ class Place:
 
     def prepare(self) -> None:
         """Create the directories and look around, in time that does not grow with the content."""
-        self._make(self.root)
-        self._make(self.home)
-        self._make(Path(self.base))
+        self._make_home()
         kind = filesystem_type(self.root)
         self.no_backing = why_no_backing(kind)
         # A file system in memory knows no RWF_NOWAIT, and has no disk to wait for.
@@ -102,8 +100,13 @@ class Place:
         try:
             self._make(shard)
         except FileNotFoundError:
-            for directory in (self.root, self.home, Path(self.base), shard):
-                self._make(directory)
+            self._make_home()
+            self._make(shard)
+
+    def _make_home(self) -> None:
+        self._system.makedirs(self.root, _DIRECTORY_MODE, exist_ok=True)
+        self._make(self.home)
+        self._make(Path(self.base))
 
     def _make(self, path: Path) -> None:
         with contextlib.suppress(FileExistsError):

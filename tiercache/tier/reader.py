@@ -11,6 +11,7 @@ from tiercache.tier.limits import Surroundings
 from tiercache.tier.reading import Outcome, Plan, plan, read_planned, verify_planned
 from tiercache.tier.removal import Removal
 from tiercache.tier.residency import Residency
+from tiercache.tier.system import close
 from tiercache.tier.table import Table
 from tiercache.types import BLOCK_SIZE, Inode
 
@@ -117,7 +118,7 @@ class Reader:
             self._cannot_open(item, error)
             return None
         if item.unverified:
-            self._system.close(fd)
+            close(self._system, fd)
             return None
         return fd
 
@@ -151,7 +152,7 @@ class Reader:
         if isinstance(error, FileNotFoundError):
             self._removal.remove(item)
         else:
-            self._table.unload(item)
+            self._table.bar(item)
 
     def _learn(self, item: Residency, what: Plan, outcome: Outcome) -> None:
         """Take note of what a thread found; the record may have changed meanwhile."""

@@ -15,7 +15,7 @@ import xxhash
 
 from tiercache.tier.place import Place
 from tiercache.tier.residency import Residency
-from tiercache.tier.system import System, write_all
+from tiercache.tier.system import System, close, write_all
 from tiercache.types import block_span
 
 _WRITE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -130,7 +130,7 @@ class Reservation:
             if stat.st_size != size and (stat.st_size or self.item.blocks > 1):
                 self._system.ftruncate(fd, size)
         except OSError:
-            self._system.close(fd)
+            close(self._system, fd)
             raise
         self.file_id = stat.st_ino
         return fd

@@ -22,6 +22,7 @@ class Residency:
     """
 
     __slots__ = (
+        "barred",
         "blocks",
         "charged",
         "ctime_ns",
@@ -72,6 +73,7 @@ class Residency:
         self.queued = 0  # background queues that will look at it
         self.dirty: set[int] = set()  # segments to persist
         self.dead = False
+        self.barred = False  # its file could not be opened just now
 
     @property
     def complete(self) -> bool:
@@ -82,6 +84,10 @@ class Residency:
     def busy(self) -> bool:
         """Whether somebody counts on this record staying in memory."""
         return bool(self.holds or self.queued or self.dirty)
+
+    @property
+    def _reachable(self) -> bool:
+        return self.tier is not None and self.tier.health.readable and not self.barred
 
     def settle(self, place: Place) -> None:
         """Be at *place* from now on, with nothing resident yet."""
@@ -101,17 +107,17 @@ class Residency:
 
     def has(self, block: int) -> bool:
         """Whether *block* can be read from here."""
-        return self.tier is not None and self.tier.health.readable and bool(self.present[block])
+        return self._reachable and bool(self.present[block])
 
     def holds_range(self, first: int, end: int) -> bool:
         """Whether all blocks of [first, end) can be read from here."""
-        if self.tier is None or not self.tier.health.readable:
+        if not self._reachable:
             return False
         return self.present.find(0, first, end) < 0
 
     def missing(self, first: int, end: int) -> list[tuple[int, int]]:
         """Maximal runs of blocks in [first, end) that cannot be read from here."""
-        if self.tier is None or not self.tier.health.readable:
+        if not self._reachable:
             return [(first, end)] if first < end else []
         runs = []
         start = self.present.find(0, first, end)

@@ -6,6 +6,7 @@ can be measured.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ class System:
     unlink = staticmethod(os.unlink)
     rename = staticmethod(os.rename)
     mkdir = staticmethod(os.mkdir)
+    makedirs = staticmethod(os.makedirs)
     statvfs = staticmethod(os.statvfs)
     rmtree = staticmethod(shutil.rmtree)
 
@@ -34,6 +36,15 @@ class System:
     def scandir(path: str | Path) -> AbstractContextManager[Iterator[os.DirEntry[str]]]:
         """The entries of a directory."""
         return os.scandir(path)
+
+
+def close(system: System, fd: int) -> None:
+    """Close *fd* whatever it says: the descriptor is gone in any case.
+
+    An error here is about bytes on their way to the disk, and those prove themselves when read.
+    """
+    with contextlib.suppress(OSError):
+        system.close(fd)
 
 
 def write_all(system: System, fd: int, data: memoryview, offset: int) -> None:

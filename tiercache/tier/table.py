@@ -70,6 +70,7 @@ class Table:
         self._loaded: OrderedDict[int, Residency] = OrderedDict()
         self._dirty: dict[Residency, None] = {}
         self._deleted: dict[bytes, None] = {}
+        self._barred: list[Residency] = []
         self._extra: dict[bytes, bytes | None] = {}
         self.adopt: Adopt | None = None
         self.on_lost: Callable[[Residency], object] = lambda _item: None
@@ -139,16 +140,24 @@ class Table:
         del self._loaded[item.ino]
         self._files.close(item)
 
-    def unload(self, item: Residency) -> None:
-        """Look again at the file of *item* before its next use, unless it is in use now."""
-        if not item.busy and self._loaded.get(item.ino) is item:
+    def bar(self, item: Residency) -> None:
+        """The file of *item* cannot be opened now: all of it is missing until that is retried."""
+        if item.busy:
+            item.barred = True
+            self._barred.append(item)
+        elif self._loaded.get(item.ino) is item:
             self._unload(item)
+
+    def lift_bars(self) -> None:
+        """Try the barred ones again on their next use."""
+        while self._barred:
+            self._barred.pop().barred = False
 
     def unload_tier(self, tier: object) -> None:
         """Look again at every file of *tier* before its next use: the disk was away."""
         for item in list(self._loaded.values()):
-            if item.tier is tier:
-                self.unload(item)
+            if item.tier is tier and not item.busy:
+                self._unload(item)
 
     def stored(self) -> Iterator[tuple[int, Header]]:
         """Every stored record that is still good, by inode number."""

@@ -12,6 +12,7 @@ from tiercache.tier.removal import Removal
 from tiercache.tier.reservation import Reservation
 from tiercache.tier.residency import Residency
 from tiercache.tier.room import Room
+from tiercache.tier.system import close
 from tiercache.tier.table import Table
 from tiercache.types import Inode
 
@@ -129,8 +130,7 @@ class Writer:
         elif not item.dead and item.charged and item.file_id == reservation.file_id:
             self._files.adopt(item, fd)
         else:
-            with contextlib.suppress(OSError):
-                self._system.close(fd)
+            close(self._system, fd)
         useless = item.reservations == 1 and (item.dead or not item.charged)
         if useless and not self._table.is_mirrored_by_another(item):
             with contextlib.suppress(OSError):
