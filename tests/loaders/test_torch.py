@@ -28,8 +28,16 @@ def samples_of(loader):
     return [sample for batch in loader for sample in batch]
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
-@pytest.mark.parametrize("persistent", [True, False], ids=["persistent", "restarted"])
+@pytest.mark.parametrize(
+    ("context", "persistent"),
+    [
+        ("fork", True),
+        ("fork", False),
+        ("spawn", True),
+        # Every epoch imports torch twice.
+        pytest.param("spawn", False, marks=pytest.mark.slow),
+    ],
+)
 def test_k01_data_loader_after_the_parent_read(root, stored, context, persistent):
     """The parent reads first and holds a descriptor and a mapping open across the fork."""
     name = "data/shards/train-000000.tar"
@@ -67,7 +75,7 @@ def test_k01_worker_killed_mid_epoch_leaves_the_mount_well(root, stored):
     batches = iter(loader)
     next(batches)
     os.kill(batches._workers[0].pid, signal.SIGKILL)
-    with pytest.raises(RuntimeError, match="killed by signal"):
+    with pytest.raises(RuntimeError, match=r"killed by signal|exited unexpectedly"):
         for _ in batches:
             pass
     del batches

@@ -7,7 +7,12 @@ import pytest
 wds = pytest.importorskip("webdataset", reason="extra `loaders`: webdataset")
 torch_data = pytest.importorskip("torch.utils.data", reason="extra `loaders`: torch")
 
-pytestmark = pytest.mark.mount
+pytestmark = [
+    pytest.mark.mount,
+    # WebDataset leaves it to the garbage collector to close its shards.
+    pytest.mark.filterwarnings("ignore:.*unclosed file:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 def digests(samples):

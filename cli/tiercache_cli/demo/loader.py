@@ -103,7 +103,7 @@ def read_tokens(unit: Unit) -> Iterator[tuple[str, list[bytes]]]:
 
 def read_row_group(unit: Unit) -> Iterator[tuple[str, list[bytes]]]:
     """One row group of a Parquet file."""
-    with pq.ParquetFile(unit.path) as file:
+    with pq.ParquetFile(unit.path, memory_map=True) as file:
         rows = file.read_row_group(unit.place, columns=["payload"])
     yield f"{unit.key}#{unit.place}", rows.column("payload").to_pylist()
 

@@ -6,6 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import (
@@ -21,6 +22,16 @@ from rich.progress import (
 from rich.table import Table
 
 from tiercache_cli.demo.figures import Epoch, Outcome
+
+_COLUMNS = (
+    "epoch",
+    "samples/s",
+    "MB/s",
+    "from\norigin",
+    "from tier\nby daemon",
+    "by kernel\nalone",
+    "passthrough\nopens",
+)
 
 
 class Stages:
@@ -84,11 +95,9 @@ def _no_passthrough(outcome: Outcome) -> str:
 
 
 def _table(epochs: list[Epoch]) -> Table:
-    table = Table(title="What each epoch cost", title_justify="left", title_style="bold")
-    table.add_column("epoch", justify="right")
-    for name in ("samples/s", "MB/s", "from origin", "from tier by daemon", "by kernel alone"):
-        table.add_column(name, justify="right")
-    table.add_column("passthrough opens", justify="right")
+    table = Table(box=box.SIMPLE, pad_edge=False)
+    for name in _COLUMNS:
+        table.add_column(name, justify="right", no_wrap=True)
     for epoch in epochs:
         counters = epoch.counters
         table.add_row(
