@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import selectors
-import subprocess
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -23,12 +23,16 @@ from tiercache.errors import MountError
 from tiercache.fuse.mountpoint import runtime_dir
 from tiercache.fuse.runtime import LOG
 from tiercache_cli.patience import Patience
+from tiercache_cli.processes import await_pids
 
 #: The program that holds mounts, after `python -P`.
 HOLDER: Final = ("-m", "tiercache.fuse.holder")
 
 #: Beyond the holder's own limit, for it to say what went wrong.
 MARGIN_S: Final = 10.0
+
+#: What a holder gets to end after it has said why it cannot begin.
+GRACE_S: Final = 1.0
 
 #: What a holder gets to take the mount away again after it was told to.
 END_TIMEOUT_S: Final = 10.0
@@ -62,26 +66,31 @@ def start(config: Config, program: Sequence[str] = HOLDER) -> None:
             os.close(writer)
         timeout_s = config.mount.ready_timeout_s + MARGIN_S
         try:
-            line = _read_line(reader, timeout_s, f"mounting {config.origin.url}")
+            answer = _read_line(reader, timeout_s, f"mounting {config.origin.url}")
         except BaseException:
             _end(holder)
             raise
-        _understand(line, holder, config, words)
+        if answer != READY:
+            status = _end(holder)
+            raise MountError(answer or _silence(status, words, config))
 
 
-def _spawn(
-    config: Config, program: Sequence[str], writer: int, words: int
-) -> subprocess.Popen[bytes]:
+def _spawn(config: Config, program: Sequence[str], writer: int, words: int) -> int:
+    """Start the holder in a session of its own; it is not waited for when all goes well."""
     number = _config_fd(config)
     try:
-        return subprocess.Popen(
+        for inherited in (number, writer):
+            os.set_inheritable(inherited, True)
+        return os.posix_spawn(
+            sys.executable,
             [sys.executable, "-P", *program, *_fds(number, writer)],
-            stdin=subprocess.DEVNULL,
-            stdout=words,
-            stderr=words,
-            cwd="/",
-            pass_fds=(number, writer),
-            start_new_session=True,
+            os.environ,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, words, 1),
+                (os.POSIX_SPAWN_DUP2, words, 2),
+            ],
+            setsid=True,
         )
     finally:
         os.close(number)
@@ -100,7 +109,7 @@ def _config_fd(config: Config) -> int:
     return number
 
 
-def _read_line(reader: int, timeout_s: float, doing: str) -> bytes:
+def _read_line(reader: int, timeout_s: float, doing: str) -> str:
     """What the holder says, empty when it ended without a word. Raises MountError when late."""
     deadline = time.monotonic() + timeout_s
     data = b""
@@ -113,15 +122,7 @@ def _read_line(reader: int, timeout_s: float, doing: str) -> bytes:
             if not chunk:
                 break
             data += chunk
-    return data
-
-
-def _understand(line: bytes, holder: subprocess.Popen[bytes], config: Config, words: int) -> None:
-    answer = line.decode(errors="replace").strip()
-    if answer == READY:
-        return
-    _end(holder)
-    raise MountError(answer or _silence(holder.returncode, words, config))
+    return data.decode(errors="replace").strip()
 
 
 def _silence(status: int, words: int, config: Config) -> str:
@@ -133,14 +134,11 @@ def _silence(status: int, words: int, config: Config) -> str:
     return f"the mount ended before it was ready ({how}){last}; log: {log}"
 
 
-def _end(holder: subprocess.Popen[bytes]) -> None:
-    """Wait for *holder* to go, telling it to; one that does not is killed."""
-    try:
-        holder.wait(1.0)
-    except subprocess.TimeoutExpired:
-        holder.terminate()
-        try:
-            holder.wait(END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            holder.kill()
-            holder.wait()
+def _end(holder: int) -> int:
+    """Wait for *holder* to go, tell it to, kill it; returns its exit status."""
+    doing = "taking the mount back"
+    for patience_s, number in ((GRACE_S, signal.SIGTERM), (END_TIMEOUT_S, signal.SIGKILL)):
+        if not await_pids([holder], patience_s, doing):
+            break
+        os.kill(holder, number)
+    return os.waitstatus_to_exitcode(os.waitpid(holder, 0)[1])

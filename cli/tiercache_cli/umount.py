@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import selectors
 import signal
-import time
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +14,7 @@ from tiercache.config_file import load_config
 from tiercache.errors import MountError
 from tiercache.fuse import fusermount, syscalls
 from tiercache_cli.mounts import KnownMount, find_mount, why_not
-from tiercache_cli.patience import Patience
+from tiercache_cli.processes import await_pids
 from tiercache_cli.users import User, users_of
 
 #: Longest wait for the catalog and the tiers to be closed in good order.
@@ -100,7 +98,7 @@ def _detach(known: KnownMount) -> None:
 
 
 def _wait_for_end(known: KnownMount) -> None:
-    if still := _await_pids(known.pids, FLUSH_TIMEOUT_S, f"closing the cache of {known.source}"):
+    if still := await_pids(known.pids, FLUSH_TIMEOUT_S, f"closing the cache of {known.source}"):
         raise MountError(
             f"{known.mountpoint} is unmounted, but process {still[0]} did not end within"
             f" {FLUSH_TIMEOUT_S:g} s; see {known.state.get('log')}"
@@ -115,11 +113,11 @@ def _force(known: KnownMount) -> None:
         else:
             fusermount.unmount(known.mountpoint, lazy=True)
     doing = f"ending {known.source}"
-    if _await_pids(known.pids, FORCE_TIMEOUT_S, doing) and known.holder_pid:
+    if await_pids(known.pids, FORCE_TIMEOUT_S, doing) and known.holder_pid:
         _send(signal.SIGTERM, known.holder_pid)
-    for pid in _await_pids(known.pids, FORCE_TIMEOUT_S, doing):
+    for pid in await_pids(known.pids, FORCE_TIMEOUT_S, doing):
         _send(signal.SIGKILL, pid)
-    if still := _await_pids(known.pids, FORCE_TIMEOUT_S, doing):
+    if still := await_pids(known.pids, FORCE_TIMEOUT_S, doing):
         raise MountError(f"process {still[0]} does not end even when killed")
 
 
@@ -133,22 +131,3 @@ def _abort(mountpoint: Path) -> None:
         syscalls.umount(mountpoint, syscalls.MNT_FORCE | syscalls.MNT_DETACH)
     except OSError as error:
         raise MountError(f"cannot unmount {mountpoint}: {error.strerror}") from error
-
-
-def _await_pids(pids: list[int], timeout_s: float, doing: str) -> list[int]:
-    """Wait until every process has ended; returns those that have not within *timeout_s*."""
-    deadline = time.monotonic() + timeout_s
-    with (
-        ExitStack() as opened,
-        selectors.DefaultSelector() as selector,
-        Patience(doing) as patience,
-    ):
-        for pid in pids:
-            with suppress(ProcessLookupError):
-                descriptor = os.pidfd_open(pid)
-                opened.callback(os.close, descriptor)
-                selector.register(descriptor, selectors.EVENT_READ, pid)
-        while selector.get_map() and (ended := patience.wait(selector, deadline)):
-            for key in ended:
-                selector.unregister(key.fd)
-        return [key.data for key in selector.get_map().values()]
