@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import hashlib
@@ -142,13 +143,28 @@ def serve(root: Path, tmp_path: Path) -> Iterator[Serve]:
         served.close()
 
 
-@pytest.fixture
-def served(root: Path, serve: Serve) -> Served:
+def write_files(root: Path) -> None:
     """Files of every size around block boundaries, of every kind."""
     for kind in KINDS:
         for size in SIZES:
             (root / f"{kind}-{size}").write_bytes(pattern(0, size))
+
+
+@pytest.fixture
+def served(root: Path, serve: Serve) -> Served:
+    """A mount of its own for tests that count or kill."""
+    write_files(root)
     return serve()
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One mount for all tests that only read."""
+    root, point = (tmp_path_factory.mktemp(name) for name in ("root", "mnt"))
+    write_files(root)
+    served = Served(root, point, passthrough=True)
+    yield served
+    served.close()
 
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -156,26 +172,26 @@ each_file = pytest.mark.parametrize("name", [f"{kind}-{size}" for kind in KINDS 
 
 
 @pytest.fixture
-def opened(served: Served, name: str) -> Iterator[int]:
-    fd = os.open(served.mnt / name, os.O_RDONLY)
+def opened(shared: Served, name: str) -> Iterator[int]:
+    fd = os.open(shared.mnt / name, os.O_RDONLY)
     yield fd
     os.close(fd)
 
 
 @each_file
-def test_reads_equal_the_file(served: Served, name: str) -> None:
+def test_reads_equal_the_file(shared: Served, name: str) -> None:
     size = int(name.rpartition("-")[2])
-    assert (served.mnt / name).stat().st_size == size
-    data = (served.mnt / name).read_bytes()
+    assert (shared.mnt / name).stat().st_size == size
+    data = (shared.mnt / name).read_bytes()
     assert len(data) == size
     check(data)
 
 
 @each_kind
-def test_random_preads(served: Served, kind: str) -> None:
+def test_random_preads(shared: Served, kind: str) -> None:
     size = SIZES[-1]
     chance = random.Random(7)
-    with open(served.mnt / f"{kind}-{size}", "rb") as file:
+    with open(shared.mnt / f"{kind}-{size}", "rb") as file:
         for _ in range(200):
             start, length = chance.randrange(size), chance.randrange(3 * BLOCK_SIZE)
             data = os.pread(file.fileno(), length, start)
@@ -185,9 +201,9 @@ def test_random_preads(served: Served, kind: str) -> None:
 
 @each_kind
 @pytest.mark.parametrize("flags", [mmap.MAP_SHARED, mmap.MAP_PRIVATE])
-def test_d01_mmap(served: Served, kind: str, flags: int) -> None:
+def test_d01_mmap(shared: Served, kind: str, flags: int) -> None:
     size = SIZES[-1]
-    with open(served.mnt / f"{kind}-{size}", "rb") as file:
+    with open(shared.mnt / f"{kind}-{size}", "rb") as file:
         mapping = mmap.mmap(file.fileno(), 0, flags=flags, prot=mmap.PROT_READ)
     with mapping:  # the file is closed by now
         for start in (size - 3, 0, BLOCK_SIZE - 3, 2 * BLOCK_SIZE):
@@ -196,9 +212,9 @@ def test_d01_mmap(served: Served, kind: str, flags: int) -> None:
 
 
 @each_kind
-def test_o_direct(served: Served, kind: str) -> None:
+def test_o_direct(shared: Served, kind: str) -> None:
     size = SIZES[-1]
-    fd = os.open(served.mnt / f"{kind}-{size}", os.O_RDONLY | os.O_DIRECT)
+    fd = os.open(shared.mnt / f"{kind}-{size}", os.O_RDONLY | os.O_DIRECT)
     try:
         with mmap.mmap(-1, MIB) as buffer:
             for start in (0, 4096, BLOCK_SIZE - 4096, 3 * BLOCK_SIZE):
@@ -210,7 +226,7 @@ def test_o_direct(served: Served, kind: str) -> None:
 
 
 @each_file
-def test_d08_sendfile(served: Served, opened: int) -> None:
+def test_d08_sendfile(shared: Served, opened: int) -> None:
     size = os.fstat(opened).st_size
     left, right = socket.socketpair()
     received = bytearray()
@@ -232,7 +248,7 @@ def test_d08_sendfile(served: Served, opened: int) -> None:
 
 
 @each_file
-def test_d08_splice(served: Served, opened: int) -> None:
+def test_d08_splice(shared: Served, opened: int) -> None:
     out, into = os.pipe()
     received = bytearray()
     try:
@@ -249,7 +265,7 @@ def test_d08_splice(served: Served, opened: int) -> None:
 
 
 @each_file
-def test_d08_copy_file_range(served: Served, opened: int, tmp_path: Path) -> None:
+def test_d08_copy_file_range(shared: Served, opened: int, tmp_path: Path) -> None:
     target = tmp_path / "copy"
     with open(target, "wb") as file:
         try:
@@ -527,6 +543,33 @@ def test_a14_invalidation_does_not_wait_for_the_kernel(root: Path, serve: Serve)
 def test_unmounting_ends_the_worker(served: Served) -> None:
     check((served.mnt / f"local-{BLOCK_SIZE}").read_bytes())
     assert served.unmount() == 0
+
+
+def map_and_close(path: Path, size: int) -> int:
+    """Address of a mapping that is all that is left of the open file (`mmap.mmap` keeps an fd)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        address = libc.mmap(
+            None, ctypes.c_size_t(size), mmap.PROT_READ, mmap.MAP_SHARED, fd, ctypes.c_long(0)
+        )
+    finally:
+        os.close(fd)
+    return int(address)
+
+
+def test_a_mapping_outlives_its_handle(served: Served) -> None:
+    """Why a registered copy is never punched: mappings keep it and nobody tells us."""
+    name = f"local-{BLOCK_SIZE}"
+    address = map_and_close(served.mnt / name, BLOCK_SIZE)
+    try:
+        served.wait_for(lambda s: s["held"] == 0)
+        assert served.status(f"dropped {name}")["registered"] == 0
+        (served.root / name).unlink()
+        check(ctypes.string_at(address, BLOCK_SIZE))
+    finally:
+        ctypes.CDLL(None).munmap(ctypes.c_void_p(address), ctypes.c_size_t(BLOCK_SIZE))
 
 
 def test_i01_nothing_is_held_after_use(served: Served) -> None:

@@ -82,7 +82,10 @@ class Filesystem(Protocol):
         """The kernel now holds the local copy of *ino*: it may be unlinked, never punched."""
 
     def backing_gone(self, ino: int) -> None:
-        """The kernel no longer holds it."""
+        """The registration was given back.
+
+        Mappings may hold the copy for longer and nobody is told: it may be unlinked, never punched.
+        """
 
     def read(self, ino: int, offset: int, size: int) -> MaybeAwaitable[bytes | memoryview]:
         """Up to *size* bytes; fewer only at the end of the file.
