@@ -20,8 +20,8 @@ from tiercache_cli.users import User, users_of
 #: Longest wait for the catalog and the tiers to be closed in good order.
 FLUSH_TIMEOUT_S: Final = 60.0
 
-#: With --force: what processes get to end by themselves, and then to be killed.
-FORCE_TIMEOUT_S: Final = 5.0
+#: With --force: what processes get to end by themselves, when told to, and when killed.
+FORCE_TIMEOUT_S: Final = 2.0
 
 #: Users of a busy mount that are listed.
 SHOWN_MAX: Final = 20

@@ -64,7 +64,13 @@ async def read_all(cache, obj):
         await cache.get(obj, offset, size)
 
 
-@pytest.mark.parametrize("error", ["EIO", "ENOSPC", "EROFS", "EMFILE", "ENOENT"])
+@pytest.mark.parametrize(
+    "error",
+    [
+        "EIO",
+        *(pytest.param(e, marks=pytest.mark.slow) for e in ("ENOSPC", "EROFS", "EMFILE", "ENOENT")),
+    ],
+)
 async def test_every_call_fails_once(tmp_path, error):
     for n in range(1, CALLS_MAX):
         system = FaultySystem(n, getattr(errno, error))

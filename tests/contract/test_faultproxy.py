@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import socket
+import ssl
 
 import boto3
 import pytest
@@ -12,6 +13,7 @@ from botocore.exceptions import ClientError
 
 from tiercache.testing.data import check, pattern
 from tiercache.testing.faultproxy import Fault, FaultProxy, s3_error
+from tiercache.testing.tls import LocalAuthority
 
 SIZE = 300_000
 KEY = "a b+c/ü%41"
@@ -220,3 +222,28 @@ def test_it_ends_though_a_client_does_not_read(seaweed, bucket):
         sock.sendall(f"GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
         assert sock.recv(15) == b"HTTP/1.1 200 OK"
     sock.close()
+
+
+def test_it_speaks_tls(seaweed, bucket, tmp_path):
+    authority = LocalAuthority(tmp_path)
+    target = seaweed.shared_client.generate_presigned_url(
+        "get_object", Params={"Bucket": bucket, "Key": KEY}
+    ).partition(seaweed.endpoint_url)[2]
+    context = ssl.create_default_context(cafile=authority.ca_bundle)
+    with FaultProxy(seaweed, tls=authority.server_context()) as proxy:
+        host = proxy.url.partition("https://")[2]
+        headers = {"Host": seaweed.endpoint_url.partition("//")[2]}
+        connection = http.client.HTTPSConnection(host, timeout=20, context=context)
+        connection.request("GET", target, headers=headers)
+        check(connection.getresponse().read())
+        proxy.rule(Fault(reset_after=70_001))
+        connection.request("GET", target, headers=headers)
+        # Python up to 3.12 takes RST under TLS for the end of the stream.
+        with pytest.raises((ConnectionResetError, http.client.IncompleteRead)):
+            connection.getresponse().read()
+        connection.close()
+        with pytest.raises(ssl.SSLCertVerificationError):
+            ssl.create_default_context().wrap_socket(
+                socket.create_connection(("127.0.0.1", int(host.rpartition(":")[2]))),
+                server_hostname="localhost",
+            )

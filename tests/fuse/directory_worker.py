@@ -18,13 +18,13 @@ import trio
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from served_directory import DirectoryTree, Settings  # noqa: E402 - found beside this file
+from served_directory import DirectoryTree, Settings
 
-from tiercache.config import MountConfig  # noqa: E402
-from tiercache.fuse.fusermount import detach  # noqa: E402
-from tiercache.fuse.kernel import KernelDriver  # noqa: E402
-from tiercache.fuse.link import Link, Message  # noqa: E402
-from tiercache.fuse.session import Session  # noqa: E402
+from tiercache.config import MountConfig
+from tiercache.fuse.fusermount import detach
+from tiercache.fuse.kernel import KernelDriver
+from tiercache.fuse.link import Link, Message
+from tiercache.fuse.session import Session
 
 
 class Worker:

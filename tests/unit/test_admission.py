@@ -1,5 +1,5 @@
-import trio
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -30,10 +30,13 @@ _LINKS_MAX = 40
 
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
 
+#: `stat` alone may be answered from the kernel's cache though nobody serves the mount any more;
+#: `statvfs` is not cached, but says nothing of being denied.
 _PROBE = """
 import os, sys
 try:
     os.stat(sys.argv[1])
+    os.statvfs(sys.argv[1])
 except OSError as e:
     os._exit(e.errno)
 os._exit(0)
@@ -115,7 +118,7 @@ def canonical(path: Path) -> Path:
 
 
 def stat_errno(path: Path, timeout_s: float = STAT_TIMEOUT_S) -> int | None:
-    """The errno of `stat(path)`, 0 for success, None when there is no answer in time."""
+    """The errno of `stat(path)` and `statvfs(path)`, 0 for success, None when there is no answer in time."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     try:
         pid = os.posix_spawn(

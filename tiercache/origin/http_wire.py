@@ -75,7 +75,7 @@ class Wire:
                 data = bytes(self._view[self._start : at])
                 self._start = at + len(mark)
                 return data
-            if at >= 0 or self._end - self._start >= limit:
+            if at >= 0 or self._end - self._start >= limit + len(mark):
                 raise FramingError(f"reply head or chunk line is over {limit} bytes")
             yield from self._receive_more()
 

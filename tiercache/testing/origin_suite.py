@@ -243,10 +243,14 @@ class OriginSuite:
         store.put(b"k", pattern(0, 4 * MIB))
         info = await store.origin.head(b"k")
         into = bytearray(4 * MIB)
+        token = trio.lowlevel.current_trio_token()
         with trio.CancelScope() as scope:
 
             def stop(_filled: int) -> None:
-                trio.from_thread.run_sync(scope.cancel) if _in_thread() else scope.cancel()
+                if _in_thread():  # of trio or not
+                    trio.from_thread.run_sync(scope.cancel, trio_token=token)
+                else:
+                    scope.cancel()
 
             await store.origin.get_range(b"k", info.etag, 0, memoryview(into), stop)
         after = bytes(into)
@@ -298,7 +302,8 @@ class OriginSuite:
         for key in (b"nothing", b"d", b"d/nothing", b"d/k/x"):
             with pytest.raises(ObjectNotFoundError):
                 await store.origin.head(key)
-            with pytest.raises(ObjectNotFoundError):
+            # A server may have a folder there and say that it is not this version.
+            with pytest.raises((ObjectNotFoundError, ObjectChangedError)):
                 await store.origin.get_range(key, info.etag, 0, memoryview(bytearray(3)))
         store.delete(b"d/k")
         with pytest.raises(ObjectNotFoundError):
@@ -313,7 +318,7 @@ def _fill(store: Store, keys: Iterable[bytes]) -> None:
 
 
 def _in_thread() -> bool:
-    """Whether this code runs on a pool thread of trio."""
+    """Whether this code runs on a pool thread."""
     try:
         trio.lowlevel.current_task()
     except RuntimeError:

@@ -105,7 +105,7 @@ class S3Server(abc.ABC):
         return bucket
 
     # Any: whatever put_object takes (StorageClass, ContentEncoding, Metadata, ...).
-    def put(self, bucket: str, key: str | bytes, body: bytes, **extra: Any) -> str:  # noqa: ANN401
+    def put(self, bucket: str, key: str | bytes, body: bytes, **extra: Any) -> str:
         """Store an object, over an older one if need be, and return its ETag without quotes."""
         reply = self.shared_client.put_object(Bucket=bucket, Key=_text(key), Body=body, **extra)
         return reply["ETag"].strip('"')

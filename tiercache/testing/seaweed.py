@@ -7,6 +7,9 @@ Every port is chosen here, HTTP and gRPC alike: `weed` otherwise derives the gRP
 names unix sockets in /tmp after it, and a second instance dies of the collision. The ports lie
 below the kernel's ephemeral range, where no outgoing connection can take one between the check
 and the start.
+
+A guard, a shell that waits for our end of a pipe to close, kills the server should its owner die
+without stopping it.
 """
 
 from __future__ import annotations
@@ -50,6 +53,7 @@ class SeaweedServer(S3Server):
         self._ready_timeout_s = ready_timeout_s
         self._ports: dict[str, int] = {}
         self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
         self._scratch: Path | None = None
 
     @property
@@ -80,6 +84,11 @@ class SeaweedServer(S3Server):
 
     def stop(self) -> None:
         """End the server and remove what it stored, unless a data directory was given."""
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            # First, so that it cannot outlive the server and hit another process of that number.
+            guard.kill()
+            guard.communicate()
         process, self._process = self._process, None
         if process is not None:
             _end(process, gently=self._data_dir is not None)
@@ -104,6 +113,7 @@ class SeaweedServer(S3Server):
                 env={"HOME": str(self._scratch), "TMPDIR": str(self._scratch), "PATH": "/usr/bin"},
                 start_new_session=True,  # a Ctrl-C at the terminal is ours to handle
             )
+        self._guard = _start_guard(self._process.pid, self._scratch)
         self._wait_ready()
 
     def _identities(self) -> str:
@@ -189,6 +199,17 @@ def _fetch(url: str) -> bytes:
     with opener.open(url, timeout=2.0) as reply:
         body: bytes = reply.read()
     return body
+
+
+def _start_guard(pid: int, scratch: Path) -> subprocess.Popen[bytes]:
+    """Kill *pid* and remove *scratch* when this process ends, however it does."""
+    return subprocess.Popen(
+        ["/bin/sh", "-c", 'read -r _; kill -9 "$0"; rm -rf "$1"', str(pid), str(scratch)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
 
 
 def _end(process: subprocess.Popen[bytes], *, gently: bool) -> None:

@@ -88,11 +88,11 @@ def _is_name(stem: str) -> bool:
 class Audit:
     """Judges what was found. On the loop."""
 
-    def __init__(self, table: Table, around: Surroundings, *, adopt: bool) -> None:
+    def __init__(self, table: Table, around: Surroundings, *, adopt: bool, needed: bool) -> None:
         self._table = table
         self._system = around.system
         self._adopting = adopt
-        self._known: NameFilter | None = NameFilter()
+        self._known = NameFilter() if needed else None
         if adopt:
             table.adopt = self._adopt
 

@@ -59,8 +59,8 @@ class TierStore:
         room = Room(tiers, self._table, self._removal, around)
         self._reader = Reader(self._table, self._files, self._removal, around)
         self._writer = Writer(self._table, self._files, self._removal, room, around)
-        audit = Audit(self._table, around, adopt=adopt)
         unclean = self._recall(places, adopt=adopt)
+        audit = Audit(self._table, around, adopt=adopt, needed=bool(unclean))
         parts = (self._table, self._removal, room, self._reader)
         self._keeping = Housekeeping(tiers, parts, audit, unclean, around)
         self._table.on_lost = self._removal.remove

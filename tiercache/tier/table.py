@@ -129,7 +129,10 @@ class Table:
 
     def _remember(self, item: Residency) -> None:
         self._loaded[item.ino] = item
-        for _ in range(min(8, len(self._loaded) - self._limit)):
+        self._shrink(8)
+
+    def _shrink(self, attempts: int) -> None:
+        for _ in range(min(attempts, len(self._loaded) - self._limit)):
             ino, oldest = next(iter(self._loaded.items()))
             if oldest.busy:
                 self._loaded.move_to_end(ino)
@@ -235,7 +238,6 @@ class Table:
         item.left, item.unverified = item.blocks - resident, resident
 
     def _segment(self, ino: int, index: int) -> bytes | None:
-
         key = segment_key(ino, index)
         return None if key in self._deleted else unseal(self._kv.get(key))
 
@@ -300,9 +302,9 @@ class Table:
         self._dirty.clear()
         self._deleted.clear()
         self._extra.clear()
+        self._shrink(len(self._loaded))
 
     def _records(self, item: Residency) -> list[tuple[bytes, bytes | None]]:
-
         assert item.place is not None
         header = Header(
             place=item.place.ident,
@@ -316,12 +318,14 @@ class Table:
             sidecar=item.sidecar,
         )
         first = encode_segment(item.present, item.sums, 0)
-        records = [(header_key(item.ino), encode_header(header, first))]
+        records: list[tuple[bytes, bytes | None]] = [
+            (header_key(item.ino), encode_header(header, first))
+        ]
         for index in item.dirty:
             if index:
                 segment = encode_segment(item.present, item.sums, index)
                 records.append((segment_key(item.ino, index), seal(segment)))
-        return [*records]
+        return records
 
 
 def _totals(place: Place) -> bytes:

@@ -74,8 +74,8 @@ def missing_packages(needs: Mapping[str, str] = NEEDS) -> list[str]:
 
 def _holder(stages: Stages) -> Callable[[CommandMount], None]:
     def hold(mount: CommandMount) -> None:
-        stages.say(f"{mount.mountpoint} stays mounted until Ctrl-C")
         with suppress(KeyboardInterrupt):
+            stages.say(f"{mount.mountpoint} stays mounted until Ctrl-C")
             signal.pause()
 
     return hold

@@ -56,7 +56,9 @@ def run(options: Options, stages: Stages, hold: Callable[[CommandMount], None]) 
         manifest = _fill(options, stages, server)
         mount = _mount(options, stages, server, home)
         outcome = _outcome(manifest, mount)
-        _read(_reader(home, manifest, mount), mount, stages, outcome)
+        before = Counters.of(mount.status())  # before the loader looks at file names and footers
+        reader = _reader(home, manifest, mount)
+        _read(reader, mount, stages, outcome, before)
         hold(mount)
     return outcome
 
@@ -135,12 +137,13 @@ def _reader(home: _Home, manifest: Manifest, mount: CommandMount) -> Reader:
     return reader
 
 
-def _read(reader: Reader, mount: CommandMount, stages: Stages, outcome: Outcome) -> None:
+def _read(
+    reader: Reader, mount: CommandMount, stages: Stages, outcome: Outcome, before: Counters
+) -> None:
     """Epoch by epoch, with a look at the mount's counters in between."""
     with stages.stage("Starting the loader program"):
         engine = reader.expect("ready", _READY_TIMEOUT_S)["engine"]
     outcome.reader = f"{engine}, {WORKERS} workers"
-    before = Counters.of(mount.status())
     for number in range(1, EPOCHS + 1):
         with stages.stage(f"Epoch {number} of {EPOCHS}"):
             reader.proceed()
