@@ -165,7 +165,7 @@ def test_f10_a_cache_directory_serves_one_mount(mounted, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("source", "mountpoint", "expected"),
+    ("other_source", "mountpoint", "expected"),
     [
         ("file:///no/such/directory", "mnt", "/no/such/directory"),
         ("", "missing", "does not exist"),
@@ -174,12 +174,12 @@ def test_f10_a_cache_directory_serves_one_mount(mounted, tmp_path):
     ],
 )
 def test_what_cannot_be_mounted_is_told_in_one_line(
-    unmounted, tmp_path, source, mountpoint, expected
+    unmounted, tmp_path, other_source, mountpoint, expected
 ):
     (tmp_path / "full" / "x").mkdir(parents=True)
     (tmp_path / "file").touch()
     place = tmp_path / mountpoint
-    line = said(tiercache("mount", source or unmounted.source, place, *unmounted.options), 1)
+    line = said(tiercache("mount", other_source or unmounted.source, place, *unmounted.options), 1)
     assert line.startswith("tiercache: ")
     assert expected in line
     assert str(place) not in Path("/proc/mounts").read_text()

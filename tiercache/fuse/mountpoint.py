@@ -118,7 +118,7 @@ def canonical(path: Path) -> Path:
 
 
 def stat_errno(path: Path, timeout_s: float = STAT_TIMEOUT_S) -> int | None:
-    """The errno of `stat(path)` and `statvfs(path)`, 0 for success, None when there is no answer in time."""
+    """The errno of asking *path*, 0 for success, None when there is no answer in time."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     try:
         pid = os.posix_spawn(
