@@ -94,8 +94,18 @@ class TransferConfig:
     """`[transfer]`: the bounds of everything that moves between origin and tiers."""
 
     connections: int = field(default=32, metadata=bounds(1, 4096))
+    #: How far an origin that throttles or slows down makes us reduce them, if they are more.
+    connections_min: int = field(default=8, metadata=bounds(1, 4096))
     #: Kept for metadata and demand.
     connections_reserved: int = field(default=4, metadata=bounds(0))
+    #: Bytes per second that all bodies together may take; 0: no limit.
+    bandwidth: int = field(default=0, metadata=size(0))
+    #: Requests per second; 0: no limit.
+    requests_per_s: int = field(default=0, metadata=bounds(0))
+    #: GETs in the long run that may be sent a second time because the first is slow; 0: none.
+    hedge_budget: float = field(default=0.03, metadata=bounds(0, 1))
+    #: No GET counts as slow before this time.
+    hedge_delay_min_s: float = field(default=0.05, metadata=bounds(0, 3600))
     #: Buffers in flight.
     memory: int = field(default=256 * MIB, metadata=size(4 * MIB))
     #: Largest ranged GET.
@@ -115,13 +125,19 @@ class TransferConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrefetchConfig:
-    """`[prefetch]`: sequential readahead."""
+    """`[prefetch]`: what is fetched before it is asked for."""
 
     window_min: int = field(default=2 * MIB, metadata=size(1 * MIB))
     window_max: int = field(default=64 * MIB, metadata=size(1 * MIB))
     skip_forward: int = field(default=16 * MIB, metadata=size(0))
     skip_back: int = field(default=1 * MIB, metadata=size(0))
     streams_max: int = field(default=1024, metadata=bounds(1))
+    #: What all streams together may have on its way; each gets an equal share.
+    budget: int = field(default=192 * MIB, metadata=size(1 * MIB))
+    #: Read from the end along with the start of archives and tables, whose index is there; 0: not.
+    tail: int = field(default=64 * KIB, metadata=size(0, 1 * GIB))
+    #: Files fetched ahead when a directory is read in the order of its names; 0: none.
+    files_ahead: int = field(default=64, metadata=bounds(0, 4096))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

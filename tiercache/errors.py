@@ -51,6 +51,10 @@ class OriginUnavailableError(TierCacheError):
         self.retry_after_s = retry_after_s
 
 
+class OriginThrottledError(OriginUnavailableError):
+    """The origin is asked too often (503 SlowDown, 429): worth a retry, with fewer at a time."""
+
+
 class OriginReplyError(OriginUnavailableError):
     """A reply that cannot be believed (wrong range, length or framing): retried, never used."""
 

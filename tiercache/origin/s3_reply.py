@@ -18,6 +18,7 @@ from tiercache.errors import (
     ObjectNotFoundError,
     OriginConfigError,
     OriginReplyError,
+    OriginThrottledError,
     OriginUnavailableError,
     TierCacheError,
 )
@@ -128,7 +129,9 @@ def error_of(refusal: Refusal) -> TierCacheError:
     status, code = refusal.status, refusal.code
     text = f"the store answered {status} {code}".rstrip()
     if status in (429, 408) or status >= 500 or code in _BUSY_CODES:
-        return OriginUnavailableError(text, retry_after(refusal.headers))
+        throttled = status in (429, 503) or code == "SlowDown"
+        kind = OriginThrottledError if throttled else OriginUnavailableError
+        return kind(text, retry_after(refusal.headers))
     if code == "NoSuchBucket":
         return OriginConfigError("the bucket does not exist")
     if status in (412, 416):
