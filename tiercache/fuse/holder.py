@@ -72,13 +72,21 @@ def _prepare(settings: Settings, locks: Locks) -> RuntimeDir:
     preflight.check_privileges(settings.allow_other)
     runtime = RuntimeDir(settings.runtime)
     locks.take(runtime.path, f"mount point {settings.mountpoint}")
+    try:
+        _check_places(settings, locks)
+    except (MountError, OSError):
+        runtime.remove(keep_log=True)
+        raise
+    preflight.raise_open_files()
+    return runtime
+
+
+def _check_places(settings: Settings, locks: Locks) -> None:
     preflight.clear_dead_mounts(settings.mountpoint)
     preflight.check_mountpoint(settings.mountpoint, settings.nonempty)
     preflight.check_places(settings.mountpoint, settings.cache_dirs, settings.log_file)
     for directory in settings.cache_dirs:
         locks.take(directory, f"cache directory {directory}")
-    preflight.raise_open_files()
-    return runtime
 
 
 def _redirect(settings: Settings, runtime: RuntimeDir, foreground: bool) -> None:
