@@ -175,8 +175,10 @@ def _wire(
 ) -> Stack:
     retrying = RetryingOrigin(origin, config.transfer)
     fetcher = Fetcher(retrying, store, config.transfer, nursery)
-    requests = Requests(retrying, fetcher.admission)
-    namespace = Namespace(catalog, requests, SingleFlight(nursery), config.mount, now)
+    retrying.on_failed(fetcher.attempt_failed)
+    flights = SingleFlight(nursery)
+    requests = Requests(retrying, fetcher.admission, flights)
+    namespace = Namespace(catalog, requests, flights, config.mount, now)
     streams = Streams(config.prefetch, config.transfer.part)
     filesystem = TieredFilesystem(
         catalog, namespace, store, fetcher, streams, ownership(config.mount)

@@ -16,16 +16,16 @@ async def test_grants_within_bounds_and_queues_beyond():
     first = a.request(Priority.DEMAND, 10)
     second = a.request(Priority.DEMAND, 10)
     third = a.request(Priority.DEMAND, 10)
-    assert first.granted.is_set() and second.granted.is_set() and not third.granted.is_set()
+    assert first.granted and second.granted and not third.granted
     a.release_connection()
-    assert third.granted.is_set()
+    assert third.granted
 
 
 async def test_prefetch_never_takes_the_reserved_connection_or_memory():
     a = admission(connections=3, reserved=1)
     got = [a.request(Priority.PREFETCH, 30) for _ in range(3)]
-    assert [t.granted.is_set() for t in got] == [True, True, False]
-    assert a.request(Priority.DEMAND, 30).granted.is_set()
+    assert [t.granted for t in got] == [True, True, False]
+    assert a.request(Priority.DEMAND, 30).granted
 
 
 async def test_metadata_goes_before_demand_before_prefetch():
@@ -33,9 +33,9 @@ async def test_metadata_goes_before_demand_before_prefetch():
     a.request(Priority.DEMAND, 0)
     tickets = {p: a.request(p, 0) for p in reversed(Priority)}
     for priority in Priority:
-        assert not tickets[priority].granted.is_set()
+        assert not tickets[priority].granted
         a.release_connection()
-        assert tickets[priority].granted.is_set()
+        assert tickets[priority].granted
 
 
 async def test_promoted_prefetch_overtakes():
@@ -44,7 +44,7 @@ async def test_promoted_prefetch_overtakes():
     early, late = a.request(Priority.PREFETCH, 0), a.request(Priority.PREFETCH, 0)
     a.promote(late, Priority.DEMAND)
     a.release_connection()
-    assert late.granted.is_set() and not early.granted.is_set()
+    assert late.granted and not early.granted
 
 
 async def test_a_large_demand_is_not_starved_by_smaller_ones():
@@ -52,9 +52,9 @@ async def test_a_large_demand_is_not_starved_by_smaller_ones():
     small = a.request(Priority.DEMAND, 60)
     large = a.request(Priority.DEMAND, 75)
     later = a.request(Priority.DEMAND, 10)
-    assert not large.granted.is_set() and not later.granted.is_set()
+    assert not large.granted and not later.granted
     a.release_memory(small)
-    assert large.granted.is_set() and later.granted.is_set()
+    assert large.granted and later.granted
 
 
 async def test_reclaim_is_asked_for_what_is_missing():
@@ -66,12 +66,12 @@ async def test_reclaim_is_asked_for_what_is_missing():
 
     a = admission(connections=9, reserved=0, reclaim=reclaim)
     a.request(Priority.DEMAND, 75)
-    assert a.request(Priority.DEMAND, 75).granted.is_set()
+    assert a.request(Priority.DEMAND, 75).granted
     assert asked == [50]
 
 
 async def test_a_body_larger_than_the_budget_is_let_in_alone():
-    assert admission().request(Priority.DEMAND, 10_000).granted.is_set()
+    assert admission().request(Priority.DEMAND, 10_000).granted
 
 
 @pytest.mark.parametrize("granted", [True, False])
@@ -109,7 +109,7 @@ def test_bounds_hold_and_everyone_is_served(requests):
         assert (a.connections_used, a.memory_used, a.waiting) == (0, 0, 0)
 
     def finish_one(a, tickets):
-        ticket = next(t for t in tickets if t.granted.is_set())
+        ticket = next(t for t in tickets if t.granted)
         tickets.remove(ticket)
         a.release_connection()
         a.release_memory(ticket)

@@ -34,6 +34,9 @@ T = TypeVar("T")
 #: Gaining this much counts as the link being alive.
 GAIN_MIN = 64 * KIB
 
+#: Told of every attempt that failed in a way that is worth another.
+Failed = Callable[[OriginUnavailableError], None]
+
 #: One warning in this time; an outage fails thousands of reads alike.
 WARN_INTERVAL_S = 10.0
 
@@ -51,9 +54,14 @@ class RetryingOrigin(OriginWrapper):
         self._random = random or Random()
         self._budget = _Budget(config.retry_budget, config.attempts * config.connections)
         self._warnings = _RateLimit(WARN_INTERVAL_S)
+        self._on_failed: Failed = lambda _error: None
         self.requests = 0
         self.retries = 0
         self.failures = 0
+
+    def on_failed(self, failed: Failed) -> None:
+        """Install who is told of failed attempts."""
+        self._on_failed = failed
 
     async def check(self) -> None:
         """See `Origin.check`."""
@@ -107,6 +115,7 @@ class RetryingOrigin(OriginWrapper):
             try:
                 return await _within(course.deadline, call)
             except OriginUnavailableError as error:
+                self._on_failed(error)
                 now = trio.current_time()
                 course.failed(now, filled.count if filled else 0)
                 wait_s = self._wait_s(course, error.retry_after_s)

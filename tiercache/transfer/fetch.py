@@ -10,6 +10,7 @@ again. Whoever comes second sees the other, so no wake-up is lost.
 
 from __future__ import annotations
 
+import enum
 import sys
 
 import trio
@@ -17,19 +18,31 @@ import trio
 from tiercache.errors import TierCacheError
 from tiercache.tier.store import Reservation
 from tiercache.transfer.admission import Ticket
-from tiercache.types import BLOCK_SIZE, Inode
+from tiercache.types import BLOCK_SIZE, Inode, Priority
 
 _NEVER = sys.maxsize
+
+
+class Reason(enum.StrEnum):
+    """Why bytes were fetched."""
+
+    DEMAND = "demand"
+    READAHEAD = "readahead"
+    NEXT = "next"
+    TAIL = "tail"
+    PLAN = "plan"
 
 
 class Fetch:
     """Blocks [first, end) of one object version on their way in.
 
     `readers` counts who looks at the buffer; it is recycled when the fetch is over and nobody does.
+    `ticket` is its place in the queue, `first_byte_at` when the reply came (on trio's clock).
     """
 
     __slots__ = (
         "_changed",
+        "_clock",
         "_token",
         "_wake_at",
         "_written",
@@ -38,9 +51,11 @@ class Fetch:
         "error",
         "filled",
         "first",
+        "first_byte_at",
         "obj",
         "over",
         "readers",
+        "reason",
         "reservation",
         "size",
         "start",
@@ -48,13 +63,15 @@ class Fetch:
         "writes_inline",
     )
 
-    def __init__(self, obj: Inode, first: int, end: int, ticket: Ticket) -> None:
+    ticket: Ticket
+
+    def __init__(self, obj: Inode, first: int, end: int, reason: Reason) -> None:
         self.obj = obj
         self.first = first
-        self.end = end
         self.start = first * BLOCK_SIZE
-        self.size = min(end * BLOCK_SIZE, obj.size) - self.start
-        self.ticket = ticket
+        self.extend(end)
+        self.reason = reason
+        self.first_byte_at: float | None = None
         self.buffer: memoryview | None = None
         self.reservation: Reservation | None = None
         self.writes_inline = False
@@ -65,10 +82,18 @@ class Fetch:
         self._changed = trio.Event()
         self._wake_at = _NEVER
         self._written = 0
+        self._clock = trio.lowlevel.current_clock()
         self._token = trio.lowlevel.current_trio_token()
+
+    def extend(self, end: int) -> None:
+        """Let it go up to block *end*. Only before it starts."""
+        self.end = end
+        self.size = min(end * BLOCK_SIZE, self.obj.size) - self.start
 
     def progress(self, filled: int) -> None:
         """Note that *filled* bytes are here; on any thread."""
+        if self.first_byte_at is None:
+            self.first_byte_at = self._clock.current_time()
         self.filled = filled
         if filled >= self._wake_at:
             self._token.run_sync_soon(self._wake, idempotent=True)
@@ -95,6 +120,11 @@ class Fetch:
         self.error = error
         self.over = True
         self._wake()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a reader waits for it, or is about to."""
+        return bool(self.readers) or self.ticket.priority <= Priority.DEMAND
 
     def covers(self, offset: int, end: int) -> bool:
         """Whether bytes [offset, end) all lie in this fetch."""

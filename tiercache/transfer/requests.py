@@ -61,22 +61,18 @@ class SingleFlight:
 
 
 class Requests:
-    """The origin's metadata, within the connection budget."""
+    """The origin's metadata, within the connection budget; equal questions share one request."""
 
-    def __init__(self, origin: Origin, admission: Admission) -> None:
+    def __init__(self, origin: Origin, admission: Admission, flights: SingleFlight) -> None:
         self._origin = origin
         self._admission = admission
+        self._flights = flights
         self.lists = 0
         self.heads = 0
 
     async def head(self, key: bytes) -> ObjectInfo:
         """As `Origin.head`."""
-        self.heads += 1
-        await self._admission.connection(Priority.METADATA)
-        try:
-            return await self._origin.head(key)
-        finally:
-            self._admission.release_connection()
+        return await self._flights.do(("HEAD", key), lambda: self._head(key))
 
     async def list(
         self,
@@ -87,8 +83,24 @@ class Requests:
         limit: int = LIST_PAGE_MAX,
     ) -> ListPage:
         """As `Origin.list`."""
-        self.lists += 1
+        question = ("LIST", prefix, token, delimiter, limit)
+        return await self._flights.do(
+            question, lambda: self._list(prefix, token, delimiter=delimiter, limit=limit)
+        )
+
+    async def _head(self, key: bytes) -> ObjectInfo:
         await self._admission.connection(Priority.METADATA)
+        self.heads += 1
+        try:
+            return await self._origin.head(key)
+        finally:
+            self._admission.release_connection()
+
+    async def _list(
+        self, prefix: bytes, token: str | None, *, delimiter: bool, limit: int
+    ) -> ListPage:
+        await self._admission.connection(Priority.METADATA)
+        self.lists += 1
         try:
             return await self._origin.list(prefix, token, delimiter=delimiter, limit=limit)
         finally:

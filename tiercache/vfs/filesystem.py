@@ -22,6 +22,7 @@ from tiercache.errors import (
 )
 from tiercache.prefetch.streams import Streams
 from tiercache.tier.store import TierStore
+from tiercache.transfer.fetch import Reason
 from tiercache.transfer.fetcher import Fetcher
 from tiercache.types import BLOCK_SIZE, NAME_MAX, Inode, Kind, MaybeAwaitable
 from tiercache.vfs.api import DirEntry, Dropped, Entry, Invalidate, Ownership, StatFs
@@ -169,7 +170,7 @@ class TieredFilesystem:
     def _read_ahead(self, obj: Inode, offset: int, size: int) -> None:
         wanted = self._streams.observe(obj.ino, offset, size, obj.size)
         if wanted is not None:
-            self._fetcher.prefetch(obj, *wanted)
+            self._fetcher.prefetch(obj, *wanted, Reason.READAHEAD)
 
     def _file(self, ino: int) -> Inode:
         obj = self._inodes.get(ino)
