@@ -72,11 +72,16 @@ class CommandMount:
 
     def processes(self) -> list[psutil.Process]:
         """Holder and worker as the holder wrote them down; empty when there are none."""
+        try:
+            state = json.loads((runtime_dir(self.mountpoint) / "state.json").read_bytes())
+        except (OSError, ValueError):
+            return []
         found = []
         for name in ("holder_pid", "worker_pid"):
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, psutil.Error):
-                state = json.loads((runtime_dir(self.mountpoint) / "state.json").read_bytes())
-                found.append(psutil.Process(state[name]))
+            # There is no worker while one is being restarted; `Process(None)` would be ourselves.
+            if state[name] is not None:
+                with contextlib.suppress(psutil.Error):
+                    found.append(psutil.Process(state[name]))
         return found
 
     def _run(self, *arguments: str) -> str:
