@@ -94,8 +94,11 @@ def test_an_origin_that_becomes_slow_gets_fewer():
     control = Concurrency(4, 64)
     drive(control, Link(0.02, 10_000 * MIB, per_connection=50 * MIB), 30, size=MIB)
     high = control.limit
-    drive(control, Link(1.0, 10_000 * MIB, per_connection=5 * MIB), 10, size=MIB, start=30)
+    slow = Link(1.0, 10_000 * MIB, per_connection=5 * MIB)
+    drive(control, slow, 10, size=MIB, start=30)
     assert control.limit < high
+    drive(control, slow, 900, size=MIB, start=40)  # but that is no reason to stay low for ever
+    assert control.limit == 64
 
 
 @pytest.mark.parametrize(("low", "high"), [(1, 1), (8, 4), (8, 8), (1, 1000)])

@@ -102,6 +102,7 @@ class Concurrency:
         before, self._rate = self._rate, rate
         self._fastest_s = min(self._fastest_s * 1.01, latency_s)  # forgets slowly
         if latency_s > _QUEUE * self._fastest_s and rate < before:
+            self._fastest_s = latency_s  # if it is not a queue but the origin, this is normal now
             self._cut(_CUT_QUEUE)
         elif self._hold:
             self._hold -= 1
