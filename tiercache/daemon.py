@@ -37,7 +37,7 @@ from tiercache.origin.open import open_origin
 from tiercache.origin.protocol import Origin
 from tiercache.origin.retry import RetryingOrigin
 from tiercache.policy import EvictionPolicy
-from tiercache.prefetch.streams import Streams
+from tiercache.prefetch.prefetcher import Prefetcher
 from tiercache.tier.store import TierStore
 from tiercache.transfer.fetcher import Fetcher
 from tiercache.transfer.requests import Requests, SingleFlight
@@ -101,6 +101,7 @@ class Stack:
     store: TierStore
     fetcher: Fetcher
     requests: Requests
+    prefetcher: Prefetcher
     namespace: Namespace
     filesystem: TieredFilesystem
 
@@ -111,6 +112,8 @@ class Stack:
             "tiers": self.store.status(),
             "in_flight": self.fetcher.admission.connections_used,
             "queued": self.fetcher.admission.waiting,
+            "concurrency": self.fetcher.concurrency,
+            "streams": self.prefetcher.streams.active,
             "memory_bytes": self.fetcher.admission.memory_used,
             "counters": {
                 "origin_bytes": self.fetcher.bytes_fetched,
@@ -119,6 +122,10 @@ class Stack:
                 "origin_heads": self.requests.heads,
                 "origin_retries": self.retrying.retries,
                 "origin_failures": self.retrying.failures,
+                "origin_throttled": self.fetcher.throttled,
+                **{f"fetched_{why}_bytes": n for why, n in self.fetcher.fetched.items()},
+                "prefetch_wasted_bytes": self.prefetcher.wasted_bytes,
+                "prefetch_abandoned_bytes": self.fetcher.abandoned_bytes,
                 **asdict(self.filesystem.stats),
                 **asdict(self.namespace.stats),
             },
@@ -179,11 +186,13 @@ def _wire(
     flights = SingleFlight(nursery)
     requests = Requests(retrying, fetcher.admission, flights)
     namespace = Namespace(catalog, requests, flights, config.mount, now)
-    streams = Streams(config.prefetch, config.transfer.part)
+    prefetcher = Prefetcher(fetcher, namespace, config.prefetch, config.transfer.part)
     filesystem = TieredFilesystem(
-        catalog, namespace, store, fetcher, streams, ownership(config.mount)
+        catalog, namespace, store, fetcher, prefetcher, ownership(config.mount)
     )
-    return Stack(origin, retrying, catalog, store, fetcher, requests, namespace, filesystem)
+    return Stack(
+        origin, retrying, catalog, store, fetcher, requests, prefetcher, namespace, filesystem
+    )
 
 
 async def _sweep(catalog: Catalog, store: TierStore) -> None:

@@ -109,6 +109,10 @@ class Catalog:
             page, start = self._store.read(self._read_children, prefix, start)
             yield from page
 
+    def after(self, parent: int, name: bytes, count: int) -> list[Inode]:
+        """Up to *count* files of directory *parent* whose known names follow *name*, in order."""
+        return self._store.read(self._read_after, records.pack_ino(parent), name, count)
+
     def listed_at(self, parent: int) -> float | None:
         """As of when the names of *parent* are complete; None when they are not."""
         return self._store.read(self._read_listed_at, records.pack_ino(parent))
@@ -213,6 +217,18 @@ class Catalog:
             if inode is not None:
                 page.append((key[records.INO_SIZE :], inode))
         return page, None
+
+    def _read_after(self, txn: Txn, prefix: bytes, after: bytes, count: int) -> list[Inode]:
+        files: list[Inode] = []
+        # A name cannot hold NUL, so this is the first key behind it.
+        for key, value in scan(txn, self._store.names, prefix + after + b"\0"):
+            if len(files) == count or not key.startswith(prefix):
+                break
+            name = records.unpack_name(key, value)
+            inode = None if name is None else self._read_inode(txn, records.pack_ino(name.ino))
+            if inode is not None and inode.kind is Kind.FILE:
+                files.append(inode)
+        return files
 
     def _read_listed_at(self, txn: Txn, key: bytes) -> float | None:
         data = txn.get(key, db=self._store.listings)

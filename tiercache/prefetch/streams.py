@@ -1,24 +1,34 @@
 """Sequential readers, found per region of a file rather than per handle.
 
-Shared descriptors, forked workers and the kernel's own out-of-order readahead all look the same
-from here: reads that advance through a region. A stream is such a region's frontier. Its window
-doubles as the reader advances; reads elsewhere start a stream of their own, and a stream that has
-not yet seen `_PROOF` bytes in a row asks for nothing, so headers, tails and random reads fetch no
-more than the blocks they touch.
+Shared descriptors, forked workers, faults of a mapping and the kernel's own out-of-order readahead
+all look the same from here: reads that advance through a region. A stream is such a region's
+frontier; reads elsewhere start a stream of their own, and several live side by side in one file.
 
-Pure: no clock, no I/O.
+A stream that has not yet read a stretch without net gaps asks for nothing, so headers, tails and
+random reads fetch no more than the blocks they touch. The first request is one block, the one that
+was read; then the window doubles as the reader advances. It halves when memory or connections are
+short and when what was fetched was skipped, and a file in which that happens must prove more
+before it is believed again. All streams share one budget equally. The distances are those of
+mountpoint-s3, the rule of doubling and halving is that of JuiceFS.
+
+Pure: time is an argument, and there is no I/O.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 from tiercache.config import PrefetchConfig
+from tiercache.prefetch.frontier import Frontier
 from tiercache.types import BLOCK_SIZE, KIB, MIB
 
 #: Bytes in a row before a stream is believed. A buffered reader that looks at a header only is
 #: over by then; a sequential one is past it within a few kernel readaheads.
 _PROOF = 512 * KIB
+
+#: The most a file has to prove that was misjudged before.
+_PROOF_MAX = 16 * MIB
 
 #: The kernel sends the pieces of its own readahead out of order within about this distance.
 _REORDER = 4 * MIB
@@ -26,77 +36,187 @@ _REORDER = 4 * MIB
 #: Readers of one file that are told apart.
 _STREAMS_PER_FILE = 8
 
+#: A stream that nobody read from for this long leaves its share of the budget to others.
+IDLE_S = 5.0
 
-class Stream:
-    """One frontier: `position` is the furthest byte read, `asked` the furthest byte requested."""
+#: How exactly that is kept track of.
+_RENEW_S = 1.0
 
-    __slots__ = ("asked", "position", "run", "window")
+#: Told of bytes [start, end) of an inode that were asked for and will not be read.
+Unused = Callable[[int, int, int], None]
 
-    def __init__(self, position: int, run: int, window: int) -> None:
-        self.position = position
-        self.run = run
-        self.window = window
+
+class Stream(Frontier):
+    """One reader: `asked` is the furthest byte requested for it so far."""
+
+    __slots__ = ("asked", "renew_at", "window")
+
+    def __init__(self, position: int, window: int) -> None:
+        super().__init__(position)
         self.asked = position
+        self.window = window
+        self.renew_at = float("-inf")
+
+
+class _File:
+    """The streams of one file, most recent last, and what a new one has to prove."""
+
+    __slots__ = ("proof", "streams")
+
+    def __init__(self) -> None:
+        self.streams: list[Stream] = []
+        self.proof = _PROOF
 
 
 class Streams:
-    """All streams of a mount; the least recently used file's are forgotten first."""
+    """All streams of a mount; those of the least recently used file are forgotten first.
 
-    def __init__(self, config: PrefetchConfig, part: int) -> None:
+    *scarce* says whether memory or connections are short at the moment.
+    """
+
+    def __init__(
+        self,
+        config: PrefetchConfig,
+        part: int,
+        *,
+        scarce: Callable[[], bool] = lambda: False,
+        unused: Unused = lambda _ino, _start, _end: None,
+    ) -> None:
         self._config = config
         self._part = part
-        self._files: OrderedDict[int, list[Stream]] = OrderedDict()
+        self._scarce = scarce
+        self._unused = unused
+        self._behind = max(config.skip_back, _REORDER)
+        self._files: OrderedDict[int, _File] = OrderedDict()
+        self._active: OrderedDict[Stream, float] = OrderedDict()
+        self.wasted_bytes = 0
 
-    def observe(self, ino: int, offset: int, size: int, file_size: int) -> tuple[int, int] | None:
-        """Note a read; returns the byte range to prefetch now, if any.
+    def observe(
+        self, ino: int, offset: int, size: int, file_size: int, now: float
+    ) -> tuple[int, int] | None:
+        """Note a read at *now* (seconds); returns the byte range to prefetch, if any.
 
         The range lies behind the read, starts where the last one ended and has whole parts, so
         that a reader that advances by kilobytes does not cause requests of kilobytes.
         """
-        stream = self._match(ino, offset, size)
-        end = offset + size
-        if offset > stream.position + _REORDER:
-            stream.run, stream.window = 0, self._config.window_min
-        stream.run += size
-        stream.position = max(stream.position, end)
-        stream.asked = max(stream.asked, stream.position)
-        if stream.run < _PROOF or stream.asked >= file_size:
+        file = self._files.get(ino)
+        if file is None:
+            file = self._open(ino, offset)
+        else:
+            self._files.move_to_end(ino)
+        stream = file.streams[-1]
+        if offset != stream.position:
+            stream = self._match(ino, file, offset)
+        stream.visit(offset, size, 2 * _PROOF_MAX)
+        position = stream.position
+        if stream.asked < position:
+            stream.asked = position
+        # One read proves nothing by its size, unless it begins at the beginning.
+        believed = stream.run >= file.proof and (stream.run > size or not offset)
+        if not believed or stream.asked >= file_size:
             return None
-        return self._advance(stream, file_size)
+        if now >= stream.renew_at:
+            self._renew(stream, now)
+        return self._extend(file, stream, file_size)
 
     def forget(self, ino: int) -> None:
         """Drop what is known of a file."""
-        self._files.pop(ino, None)
+        file = self._files.pop(ino, None)
+        if file is not None:
+            self._drop_all(ino, file)
+
+    @property
+    def active(self) -> int:
+        """Streams that share the budget."""
+        return len(self._active)
 
     def __len__(self) -> int:
-        return sum(map(len, self._files.values()))
+        return sum(len(file.streams) for file in self._files.values())
 
-    def _advance(self, stream: Stream, file_size: int) -> tuple[int, int] | None:
-        step = min(self._part, max(stream.window // 2, BLOCK_SIZE))
-        target = min(stream.position + stream.window, file_size)
+    # -- finding the stream ----------------------------------------------------------------------
+
+    def _open(self, ino: int, offset: int) -> _File:
+        file = self._files[ino] = _File()
+        file.streams.append(Stream(offset, self._config.window_min))
+        if len(self._files) > self._config.streams_max:
+            self._drop_all(*self._files.popitem(last=False))
+        return file
+
+    def _match(self, ino: int, file: _File, offset: int) -> Stream:
+        """The stream that a read at *offset* continues, moved there if it skipped; else a new one.
+
+        It becomes the last of the file.
+        """
+        found, nearest = None, self._config.skip_forward + 1
+        for stream in file.streams:
+            ahead = offset - stream.position
+            if ahead >= -self._behind and abs(ahead) < nearest:
+                found, nearest = stream, abs(ahead)
+        if found is None:
+            found = Stream(offset, self._config.window_min)
+            if len(file.streams) == _STREAMS_PER_FILE:
+                self._drop(ino, file, file.streams.pop(0))
+        else:
+            file.streams.remove(found)
+            if offset > found.position + _REORDER:
+                self._skip(ino, file, found, offset)
+        file.streams.append(found)
+        return found
+
+    def _skip(self, ino: int, file: _File, stream: Stream, offset: int) -> None:
+        """Follow a reader over a gap that will not be filled; what was asked beyond it stays."""
+        self._waste(ino, file, stream, min(stream.asked, offset))
+        stream.position = offset
+        stream.run //= 2
+        stream.holes = 0
+
+    # -- the window ------------------------------------------------------------------------------
+
+    def _extend(self, file: _File, stream: Stream, file_size: int) -> tuple[int, int] | None:
+        window = min(stream.window, max(self._config.budget // len(self._active), BLOCK_SIZE))
+        step = min(self._part, max(window // 2, BLOCK_SIZE))
+        target = min(stream.position + window, file_size)
         if target < file_size:
             target -= target % step
         if target <= stream.asked:
             return None
         wanted = stream.asked, target
         stream.asked = target
-        stream.window = min(stream.window * 2, self._config.window_max)
+        if self._scarce():
+            stream.window = max(stream.window // 2, self._config.window_min)
+        else:
+            if stream.window == self._config.window_max:  # a long stretch was read: forgive
+                file.proof = max(file.proof // 2, _PROOF)
+            stream.window = min(stream.window * 2, self._config.window_max)
         return wanted
 
-    def _match(self, ino: int, offset: int, size: int) -> Stream:
-        streams = self._files.get(ino)
-        if streams is None:
-            streams = self._files[ino] = []
-            if len(self._files) > self._config.streams_max:
-                self._files.popitem(last=False)
-        else:
-            self._files.move_to_end(ino)
-        back, ahead = self._config.skip_back, self._config.skip_forward
-        for stream in streams:
-            if stream.position - max(back, _REORDER) <= offset <= stream.position + ahead:
-                return stream
-        stream = Stream(offset, 0, self._config.window_min)
-        streams.append(stream)
-        if len(streams) > _STREAMS_PER_FILE:
-            del streams[0]
-        return stream
+    def _waste(self, ino: int, file: _File, stream: Stream, end: int) -> None:
+        """What was asked for between the reader and *end* is not read."""
+        if end <= stream.position:
+            return
+        self.wasted_bytes += end - stream.position
+        self._unused(ino, stream.position, end)
+        stream.window = max(stream.window // 2, self._config.window_min)
+        file.proof = min(file.proof * 2, _PROOF_MAX)
+
+    def _drop(self, ino: int, file: _File, stream: Stream) -> None:
+        self._waste(ino, file, stream, stream.asked)
+        self._active.pop(stream, None)
+
+    def _drop_all(self, ino: int, file: _File) -> None:
+        for stream in file.streams:
+            self._drop(ino, file, stream)
+
+    # -- sharing ---------------------------------------------------------------------------------
+
+    def _renew(self, stream: Stream, now: float) -> None:
+        """*stream* is in use; those that are not leave their share."""
+        stream.renew_at = now + _RENEW_S
+        self._active[stream] = now
+        self._active.move_to_end(stream)
+        while True:
+            oldest, seen = next(iter(self._active.items()))
+            if seen + _RENEW_S + IDLE_S > now:
+                return
+            del self._active[oldest]
+            oldest.window = self._config.window_min

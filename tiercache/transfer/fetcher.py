@@ -112,10 +112,10 @@ class Fetcher:
                 first = cut
         return started
 
-    def abandon(self, obj: Inode, offset: int, end: int) -> None:
+    def abandon(self, ino: int, offset: int, end: int) -> None:
         """Take back what is still queued of bytes [offset, end) and nobody waits for."""
         first, stop = -(-offset // BLOCK_SIZE), -(-end // BLOCK_SIZE)
-        for fetch in list(self._flights.of(obj.ino, first, stop)):
+        for fetch in list(self._flights.of(ino, first, stop)):
             queued = not fetch.ticket.granted and not fetch.wanted
             if queued and first <= fetch.first and fetch.end <= stop:
                 self.admission.withdraw(fetch.ticket)

@@ -20,9 +20,8 @@ from tiercache.errors import (
     ObjectNotFoundError,
     TierCacheError,
 )
-from tiercache.prefetch.streams import Streams
+from tiercache.prefetch.prefetcher import Prefetcher
 from tiercache.tier.store import TierStore
-from tiercache.transfer.fetch import Reason
 from tiercache.transfer.fetcher import Fetcher
 from tiercache.types import BLOCK_SIZE, NAME_MAX, Inode, Kind, MaybeAwaitable
 from tiercache.vfs.api import DirEntry, Dropped, Entry, Invalidate, Ownership, StatFs
@@ -63,7 +62,7 @@ class TieredFilesystem:
         namespace: Namespace,
         store: TierStore,
         fetcher: Fetcher,
-        streams: Streams,
+        prefetcher: Prefetcher,
         ownership: Ownership,
     ) -> None:
         self.ownership = ownership
@@ -72,7 +71,7 @@ class TieredFilesystem:
         self._namespace = namespace
         self._store = store
         self._fetcher = fetcher
-        self._streams = streams
+        self._prefetcher = prefetcher
         self._directories = Directories(catalog)
         self._scratch = memoryview(bytearray(READ_MAX))
         self._inodes: OrderedDict[int, Inode] = OrderedDict()
@@ -129,6 +128,7 @@ class TieredFilesystem:
             raise ObjectArchivedError(f"{obj.key!r} must be restored before it can be read")
         self.stats.opens += 1
         self._store.touch(obj)
+        self._prefetcher.opened(obj, resident=self._store.complete(obj))
         return None
 
     def release(self, ino: int) -> None:
@@ -159,18 +159,13 @@ class TieredFilesystem:
             return self._read_slow(obj, offset, size)
         self.stats.reads_warm += 1
         if not self._store.complete(obj):
-            self._read_ahead(obj, offset, size)
+            self._prefetcher.read(obj, offset, size)
         return view
 
     async def _read_slow(self, obj: Inode, offset: int, size: int) -> bytes | memoryview:
         self._fetcher.demand(obj, offset, size)
-        self._read_ahead(obj, offset, size)
+        self._prefetcher.read(obj, offset, size)
         return await self._fetcher.read(obj, offset, size)
-
-    def _read_ahead(self, obj: Inode, offset: int, size: int) -> None:
-        wanted = self._streams.observe(obj.ino, offset, size, obj.size)
-        if wanted is not None:
-            self._fetcher.prefetch(obj, *wanted, Reason.READAHEAD)
 
     def _file(self, ino: int) -> Inode:
         obj = self._inodes.get(ino)
@@ -192,7 +187,7 @@ class TieredFilesystem:
         self._gone[obj.ino] = None
         if len(self._gone) > _GONE_MAX:
             self._gone.popitem(last=False)
-        self._streams.forget(obj.ino)
+        self._prefetcher.forget(obj.ino)
         self._namespace.changed(obj, gone=isinstance(error, ObjectNotFoundError))
 
     def on_invalidate(self, invalidate: Invalidate) -> None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tiercache.catalog import Catalog, NewEntry
@@ -129,6 +129,15 @@ class Namespace:
         if inode.kind is not Kind.DIRECTORY:
             raise NotDirectoryError(f"inode {ino} is not a directory")
         return inode
+
+    def after(self, obj: Inode, count: int) -> Sequence[Inode]:
+        """Up to *count* files that follow *obj* in its directory, as far as they are known.
+
+        However old that is: what is fetched because of it is pinned to the version it names.
+        """
+        name = obj.key.rsplit(b"/", 1)[-1]
+        files = self._catalog.after(obj.parent, name, count)
+        return [file for file in files if file.size and not file.archived]
 
     def changed(self, obj: Inode, *, gone: bool) -> None:
         """Note that the origin serves another version of *obj* now, or (*gone*) none."""

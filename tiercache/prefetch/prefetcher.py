@@ -1,0 +1,74 @@
+"""What the tree tells of opens and reads, and what is fetched ahead because of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from tiercache.config import PrefetchConfig
+from tiercache.prefetch.siblings import Names, Siblings
+from tiercache.prefetch.streams import Streams
+from tiercache.prefetch.tails import tail_of
+from tiercache.transfer.fetch import Reason
+from tiercache.transfer.fetcher import Fetcher
+from tiercache.types import Inode
+
+
+class Prefetcher:
+    """Turns guesses into fetches. *part* is the largest GET in bytes."""
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        names: Names,
+        config: PrefetchConfig,
+        part: int,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fetcher = fetcher
+        self._part = part
+        self._tail = config.tail
+        self._ahead = config.files_ahead > 0
+        self._now = now
+        self._first = min(config.window_min, part)
+        self.streams = Streams(
+            config,
+            part,
+            scarce=lambda: fetcher.admission.congested,
+            unused=fetcher.abandon,
+        )
+        self.siblings = Siblings(config, names, part)
+
+    def opened(self, obj: Inode, *, resident: bool) -> None:
+        """*obj* was opened; *resident*: all of it is on local disk."""
+        if not self._ahead:
+            return
+        found = self.siblings.opened(obj, resident=resident)
+        if found is not None:
+            cursor, files = found
+            started = sum(bool(self._fetch_start(file)) for file in files)
+            self.siblings.started(obj, cursor, started)
+
+    def read(self, obj: Inode, offset: int, size: int) -> None:
+        """Bytes [offset, offset + size) of *obj*, which is not all on local disk, are read."""
+        if not offset:
+            tail = tail_of(obj, self._tail)
+            if tail is not None:
+                self._fetcher.prefetch(obj, *tail, Reason.TAIL)
+        wanted = self.streams.observe(obj.ino, offset, size, obj.size, self._now())
+        if wanted is not None:
+            self._fetcher.prefetch(obj, *wanted, Reason.READAHEAD)
+
+    def forget(self, ino: int) -> None:
+        """Version *ino* is gone."""
+        self.streams.forget(ino)
+
+    @property
+    def wasted_bytes(self) -> int:
+        """Bytes asked for ahead of readers who then did not read them."""
+        return self.streams.wasted_bytes + self.siblings.wasted_bytes
+
+    def _fetch_start(self, file: Inode) -> int:
+        """A small file whole, in one GET; of a large one what its stream would begin with."""
+        end = file.size if file.size <= self._part else self._first
+        return self._fetcher.prefetch(file, 0, end, Reason.NEXT)
