@@ -10,7 +10,7 @@ from __future__ import annotations
 
 
 class Frontier:
-    """`position`: the furthest place visited. `run`: how much was, lately and net of `holes`."""
+    """`position`: the furthest place visited. `run`: visits less gaps, within *bounds*."""
 
     __slots__ = ("holes", "position", "run")
 
@@ -19,18 +19,20 @@ class Frontier:
         self.run = 0
         self.holes = 0
 
-    def visit(self, start: int, size: int, run_max: int) -> None:
-        """Note a visit of [start, start + size); `run` stays at most *run_max*."""
+    def visit(self, start: int, size: int, bounds: tuple[int, int]) -> None:
+        """Note a visit of [start, start + size); the bounds say how long the past counts."""
         end = start + size
         gap = start - self.position
         if gap > 0:
             self.holes += gap
-            self.run = max(0, self.run - gap)
+            size -= gap
         elif gap:
             again = min(-gap, size)
             filled = min(again, self.holes)
             self.holes -= filled
-            size += filled - again
-        self.run = min(self.run + size, run_max)
+            size += filled - again  # the part beyond, and what makes good for a gap ...
+            size += filled  # ... that was counted against it
+        low, high = bounds
+        self.run = max(low, min(self.run + size, high))
         if end > self.position:
             self.position = end

@@ -22,8 +22,8 @@ from tiercache.types import Inode
 #: Opens in order before a cursor is believed.
 _PROOF = 4
 
-#: Credit beyond this says nothing more: workers that take batches in turn leave gaps this large.
-_RUN_MAX = 256
+#: Workers that take batches in turn leave gaps as large as this credit, until they fill them.
+_RUN_BOUNDS = (-32, 256)
 
 #: Names a new cursor looks ahead: less than a directory listing costs, and enough to notice order.
 _LOOK = 16
@@ -154,7 +154,7 @@ class Siblings:
         if directory.misses > _SHUFFLED and directory.misses % _SAMPLE:
             return
         cursor = Cursor(obj)
-        cursor.visit(0, 1, _RUN_MAX)
+        cursor.visit(0, 1, _RUN_BOUNDS)
         cursor.asked = 1
         cursor.learn(self._names.after(obj, _LOOK))
         directory.cursors.append(cursor)
@@ -167,7 +167,7 @@ class Siblings:
         if directory.cursors[-1] is not cursor:  # the most recent is last
             directory.cursors.remove(cursor)
             directory.cursors.append(cursor)
-        cursor.visit(place, 1, _RUN_MAX)
+        cursor.visit(place, 1, _RUN_BOUNDS)
         cursor.asked = max(cursor.asked, cursor.position)
         target = cursor.position + (cursor.depth if cursor.run >= _PROOF else 0)
         if cursor.end < max(target, cursor.position + _LOOK // 2):

@@ -33,6 +33,9 @@ _PROOF_MAX = 16 * MIB
 #: The kernel sends the pieces of its own readahead out of order within about this distance.
 _REORDER = 4 * MIB
 
+#: More credit would let a stream that turned random go on for long, more debt bar it for long.
+_RUN_BOUNDS = (-_REORDER, 2 * _PROOF_MAX)
+
 #: Readers of one file that are told apart.
 _STREAMS_PER_FILE = 8
 
@@ -107,7 +110,7 @@ class Streams:
         stream = file.streams[-1]
         if offset != stream.position:
             stream = self._match(ino, file, offset)
-        stream.visit(offset, size, 2 * _PROOF_MAX)
+        stream.visit(offset, size, _RUN_BOUNDS)
         position = stream.position
         if stream.asked < position:
             stream.asked = position
@@ -167,7 +170,7 @@ class Streams:
         """Follow a reader over a gap that will not be filled; what was asked beyond it stays."""
         self._waste(ino, file, stream, min(stream.asked, offset))
         stream.position = offset
-        stream.run //= 2
+        stream.run = max(0, stream.run) // 2
         stream.holes = 0
 
     # -- the window ------------------------------------------------------------------------------
