@@ -323,8 +323,8 @@ def test_verify_always_turns_passthrough_off(bucket, tmp_path):
         'capacity = "1GiB"\nverify = "always"\n'
     )
     bucket.put("f", 3 * MIB, 5)
-    mount = bucket.prepare()
-    mount.options = ["--config", str(config), "--endpoint-url", bucket.server.endpoint_url]
+    options = ("--config", str(config), "--endpoint-url", bucket.server.endpoint_url)
+    mount = replace(bucket.prepare(), options=options)
     mount.mount()
     for _ in range(3):
         check(read_all(mount.mountpoint / "f"), 0, 5)
