@@ -7,6 +7,7 @@ import os
 import random
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 
