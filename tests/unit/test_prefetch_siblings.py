@@ -150,6 +150,17 @@ def test_an_order_that_finds_everything_resident_ends():
     assert folder.looked_at < 500
 
 
+def test_a_resident_directory_read_in_any_order_keeps_no_cursor():
+    loader = Loader(Folder(2000))
+    for i in range(1000):
+        loader.open(i)
+    folder, looked_at = loader.folder, loader.folder.looked_at
+    for i in range(800):
+        loader.siblings.opened(folder.files[i % 200], resident=True)
+    assert len(loader.siblings) == 0
+    assert folder.looked_at == looked_at
+
+
 def test_files_asked_for_and_never_opened_are_counted_as_waste():
     siblings = Siblings(PrefetchConfig(streams_max=1), folder := Folder(100), 8 * MIB)
     for file in folder.files[:10]:

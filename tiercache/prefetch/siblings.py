@@ -40,7 +40,7 @@ _SHUFFLED = 32
 #: ... and only one open in so many begins a cursor.
 _SAMPLE = 16
 
-#: A cursor that found so many files in a row on local disk already has nothing to do.
+#: So many files in a row that were on local disk already: there is nothing to do here.
 _IDLE = 64
 
 
@@ -54,40 +54,56 @@ class Names(Protocol):
 class Cursor(Frontier):
     """One order through a directory; positions count files from where it began."""
 
-    __slots__ = ("asked", "depth", "files", "first", "idle", "places")
+    __slots__ = ("_first", "_sums", "_whole", "asked", "depth", "files", "idle", "places")
 
-    def __init__(self, obj: Inode) -> None:
+    def __init__(self, obj: Inode, whole: int) -> None:
         super().__init__(0)
-        self.files: list[Inode] = [obj]
-        self.places = {obj.ino: 0}
-        self.first = 0  # position of files[0]
+        self.files: list[Inode] = []
+        self.places: dict[int, int] = {}
+        self._first = 0  # position of files[0]
+        self._whole = whole
+        self._sums = [0]  # bytes before each of the files, and before the one to come
         self.asked = 0
         self.depth = _PROOF
         self.idle = 0
+        self.learn([obj])
 
     @property
     def end(self) -> int:
         """Position behind the last name that is known."""
-        return self.first + len(self.files)
+        return self._first + len(self.files)
+
+    @property
+    def ahead_bytes(self) -> int:
+        """What was asked for and is ahead of everybody."""
+        return self._sums[self.asked - self._first] - self._sums[self.position - self._first]
 
     def learn(self, files: Sequence[Inode]) -> None:
         """Know the next *files*; forget those far behind."""
         for place, file in enumerate(files, self.end):
             self.places[file.ino] = place
+            self._sums.append(self._sums[-1] + min(file.size, self._whole))
         self.files.extend(files)
-        old = self.position - _BEHIND - self.first
+        old = self.position - _BEHIND - self._first
         if old > _BEHIND:
             for file in self.files[:old]:
                 self.places.pop(file.ino, None)
             del self.files[:old]
-            self.first += old
+            del self._sums[:old]
+            self._first += old
 
-    def ahead(self) -> Sequence[Inode]:
-        """Files that were asked for and are ahead of everybody."""
-        return self.files[self.position - self.first : self.asked - self.first]
+    def take(self, target: int, window: int) -> list[Inode]:
+        """Ask for the files up to position *target*, of *window* bytes with what is ahead."""
+        wanted = []
+        while self.asked < target and self.ahead_bytes < window:
+            wanted.append(self.files[self.asked - self._first])
+            self.asked += 1
+        return wanted
 
 
 class _Directory:
+    """The orders, most recent last, and how many opens in a row belonged to none."""
+
     __slots__ = ("cursors", "misses")
 
     def __init__(self) -> None:
@@ -123,20 +139,22 @@ class Siblings:
         for cursor in directory.cursors:
             place = cursor.places.get(obj.ino)
             if place is not None:
-                return self._advance(directory, cursor, place)
-        if not resident:
-            self._begin(directory, obj)
-        return None
+                wanted = self._advance(directory, cursor, place)
+                break
+        else:
+            self._outside(directory, obj, resident=resident)
+            return None
+        if not wanted and resident:
+            self._tire(directory, cursor)
+        return (cursor, wanted) if wanted else None
 
     def started(self, obj: Inode, cursor: Cursor, files: int) -> None:
-        """*files* of those last asked for were not there yet; none, again and again: give up."""
+        """*files* of those last asked for were not there yet."""
+        directory = self._directories.get(obj.parent)
         if files:
             cursor.idle = 0
-            return
-        cursor.idle += 1
-        directory = self._directories.get(obj.parent)
-        if cursor.idle >= _IDLE and directory is not None and cursor in directory.cursors:
-            directory.cursors.remove(cursor)
+        elif directory is not None:
+            self._tire(directory, cursor)
 
     def __len__(self) -> int:
         return sum(len(directory.cursors) for directory in self._directories.values())
@@ -146,48 +164,47 @@ class Siblings:
         if len(self._directories) > self._directories_max:
             _, old = self._directories.popitem(last=False)
             for cursor in old.cursors:
-                self._drop(cursor)
+                self.wasted_bytes += cursor.ahead_bytes
         return directory
+
+    def _tire(self, directory: _Directory, cursor: Cursor) -> None:
+        """There was nothing to do for *cursor*; where all is resident, opens must cost nothing."""
+        cursor.idle += 1
+        if cursor.idle >= _IDLE and cursor in directory.cursors:
+            directory.cursors.remove(cursor)
+            self.wasted_bytes += cursor.ahead_bytes
+
+    def _outside(self, directory: _Directory, obj: Inode, *, resident: bool) -> None:
+        """*obj* continues no order."""
+        if not resident:
+            self._begin(directory, obj)
+        elif directory.cursors:
+            self._tire(directory, directory.cursors[0])
 
     def _begin(self, directory: _Directory, obj: Inode) -> None:
         directory.misses += 1
         if directory.misses > _SHUFFLED and directory.misses % _SAMPLE:
             return
-        cursor = Cursor(obj)
+        cursor = Cursor(obj, self._whole)
         cursor.visit(0, 1, _RUN_BOUNDS)
         cursor.asked = 1
         cursor.learn(self._names.after(obj, _LOOK))
         directory.cursors.append(cursor)
         if len(directory.cursors) > _CURSORS:
-            self._drop(directory.cursors.pop(0))
+            self.wasted_bytes += directory.cursors.pop(0).ahead_bytes
 
-    def _advance(
-        self, directory: _Directory, cursor: Cursor, place: int
-    ) -> tuple[Cursor, list[Inode]] | None:
+    def _advance(self, directory: _Directory, cursor: Cursor, place: int) -> list[Inode]:
         if directory.cursors[-1] is not cursor:  # the most recent is last
             directory.cursors.remove(cursor)
             directory.cursors.append(cursor)
         cursor.visit(place, 1, _RUN_BOUNDS)
         cursor.asked = max(cursor.asked, cursor.position)
-        target = cursor.position + (cursor.depth if cursor.run >= _PROOF else 0)
+        believed = cursor.run >= _PROOF
+        target = cursor.position + (cursor.depth if believed else 0)
         if cursor.end < max(target, cursor.position + _LOOK // 2):
             cursor.learn(self._names.after(cursor.files[-1], max(_LOOK, cursor.depth)))
-        if cursor.run < _PROOF:
-            return None
+        if not believed:
+            return []
         directory.misses = 0
         cursor.depth = min(2 * cursor.depth, self._depth_max)
-        wanted = self._take(cursor, min(target, cursor.end))
-        return (cursor, wanted) if wanted else None
-
-    def _take(self, cursor: Cursor, target: int) -> list[Inode]:
-        room = self._window - sum(min(file.size, self._whole) for file in cursor.ahead())
-        wanted = []
-        while cursor.asked < target and room > 0:
-            file = cursor.files[cursor.asked - cursor.first]
-            wanted.append(file)
-            room -= min(file.size, self._whole)
-            cursor.asked += 1
-        return wanted
-
-    def _drop(self, cursor: Cursor) -> None:
-        self.wasted_bytes += sum(min(file.size, self._whole) for file in cursor.ahead())
+        return cursor.take(min(target, cursor.end), self._window)
