@@ -33,6 +33,7 @@ from tiercache.fuse.fusermount import detach
 from tiercache.fuse.kernel import KernelDriver
 from tiercache.fuse.link import Link
 from tiercache.fuse.session import Session
+from tiercache.origin.hedge import HedgingOrigin
 from tiercache.origin.open import open_origin
 from tiercache.origin.protocol import Origin
 from tiercache.origin.retry import RetryingOrigin
@@ -96,6 +97,7 @@ class Stack:
     """The parts of a running mount, from the origin up to the tree."""
 
     origin: Origin
+    hedging: HedgingOrigin
     retrying: RetryingOrigin
     catalog: Catalog
     store: TierStore
@@ -122,6 +124,8 @@ class Stack:
                 "origin_heads": self.requests.heads,
                 "origin_retries": self.retrying.retries,
                 "origin_failures": self.retrying.failures,
+                "origin_hedges": self.hedging.hedges,
+                "origin_hedges_won": self.hedging.hedges_won,
                 "origin_throttled": self.fetcher.throttled,
                 **{f"fetched_{why}_bytes": n for why, n in self.fetcher.fetched.items()},
                 "prefetch_wasted_bytes": self.prefetcher.wasted_bytes,
@@ -160,7 +164,7 @@ async def open_stack(
     try:
         async with trio.open_nursery() as nursery:
             stack = _wire(config, origin, catalog, store, nursery, now)
-            for task in (catalog.run, store.run, stack.fetcher.run):
+            for task in (catalog.run, store.run, stack.fetcher.run, stack.hedging.run):
                 nursery.start_soon(task)
             if fresh:
                 nursery.start_soon(_sweep, catalog, store)
@@ -180,9 +184,11 @@ def _wire(
     nursery: trio.Nursery,
     now: Callable[[], float],
 ) -> Stack:
-    retrying = RetryingOrigin(origin, config.transfer)
+    hedging = HedgingOrigin(origin, config.transfer)
+    retrying = RetryingOrigin(hedging, config.transfer)
     fetcher = Fetcher(retrying, store, config.transfer, nursery)
     retrying.on_failed(fetcher.attempt_failed)
+    hedging.on_hedge(fetcher.admission.charge)
     flights = SingleFlight(nursery)
     requests = Requests(retrying, fetcher.admission, flights)
     namespace = Namespace(catalog, requests, flights, config.mount, now)
@@ -191,7 +197,16 @@ def _wire(
         catalog, namespace, store, fetcher, prefetcher, ownership(config.mount)
     )
     return Stack(
-        origin, retrying, catalog, store, fetcher, requests, prefetcher, namespace, filesystem
+        origin=origin,
+        hedging=hedging,
+        retrying=retrying,
+        catalog=catalog,
+        store=store,
+        fetcher=fetcher,
+        requests=requests,
+        prefetcher=prefetcher,
+        namespace=namespace,
+        filesystem=filesystem,
     )
 
 

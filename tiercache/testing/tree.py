@@ -120,7 +120,10 @@ class Trees:
             tiers=(
                 TierConfig(paths=(self.cache,), capacity=capacity, reserve_free=0, policy=policy),
             ),
-            transfer=TransferConfig(memory=64 * MIB, backoff_base_s=0.001, backoff_max_s=0.002),
+            # No hedging: how many requests are sent must not depend on how busy the machine is.
+            transfer=TransferConfig(
+                memory=64 * MIB, backoff_base_s=0.001, backoff_max_s=0.002, hedge_budget=0.0
+            ),
             catalog=CatalogConfig(map_size=64 * MIB, flush_interval_s=0.01),
         )
 
