@@ -241,7 +241,7 @@ def _translated(work: Callable[[], T]) -> T:
         raise error_of(_refusal_of(error)) from error
     except NoCredentialsError as error:
         raise OriginConfigError(NOT_FOUND) from error
-    except (BotoCoreError, OSError) as error:
+    except BotoCoreError as error:
         raise OriginUnavailableError(f"boto3: {type(error).__name__}") from error
 
 
