@@ -1,0 +1,196 @@
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tiercache.prefetch.plan import Plan, PlanItem, read_plan
+
+
+def files(*names):
+    return [PlanItem(name) for name in names]
+
+
+def numbered(count):
+    return files(*(b"%06d" % i for i in range(count)))
+
+
+def fill(plan, size=10):
+    """Take all that is due; every file is *size* bytes."""
+    taken = []
+    while (place := plan.take()) is not None:
+        taken.append(place)
+        plan.charge(place, size)
+    return taken
+
+
+def test_takes_a_window_and_then_as_much_as_is_read():
+    plan = Plan(numbered(100), window=50)
+    assert fill(plan) == [0, 1, 2, 3, 4]
+    assert plan.take() is None
+    for place in range(95):
+        assert plan.opened(b"%06d" % place)
+        assert fill(plan) == [place + 5]
+    for place in range(95, 100):
+        plan.opened(b"%06d" % place)
+        assert fill(plan) == []
+    assert plan.done and plan.ahead_bytes == 0 and plan.skipped == 0
+
+
+def test_an_entry_larger_than_the_window_is_taken_alone():
+    plan = Plan(numbered(3), window=5)
+    assert fill(plan) == [0]
+
+
+@pytest.mark.parametrize(("workers", "batch"), [(1, 1), (8, 4), (16, 32)])
+def test_workers_that_take_turns_find_all_of_it_ahead(workers, batch):
+    plan, ahead, late = Plan(numbered(4096), window=10_240), set(), 0
+    queues = [[] for _ in range(workers)]
+    for place in range(4096):
+        queues[place // batch % workers].append(place)
+    chance = random.Random(workers)
+    ahead.update(fill(plan))
+    while any(queues):
+        queue = chance.choice([q for q in queues if q and q[0] - plan.position < 800])
+        place = queue.pop(0)
+        late += place not in ahead
+        plan.opened(b"%06d" % place)
+        ahead.update(fill(plan))
+    assert late == 0 and plan.done and plan.skipped == 0
+
+
+def test_what_is_never_read_is_skipped_and_frees_its_window():
+    plan = Plan(numbered(100), window=50, spread=4)
+    fill(plan)
+    for place in range(0, 100, 2):
+        plan.opened(b"%06d" % place)
+        fill(plan)
+    assert plan.position >= 95
+    assert 45 <= plan.skipped <= 50
+    assert plan.ahead_bytes <= 50
+
+
+def test_every_epoch_is_a_use_of_its_own():
+    plan = Plan(files(b"a", b"b", b"c", b"b", b"c", b"a"), window=1000)
+    assert [plan.next_use(p) for p in (b"a", b"b", b"c", b"x")] == [0, 1, 2, None]
+    for name in (b"a", b"b", b"c"):
+        plan.opened(name)
+    assert plan.position == 3
+    assert [plan.next_use(p) for p in (b"b", b"c", b"a")] == [0, 1, 2]
+    plan.opened(b"b")
+    assert plan.next_use(b"b") is None
+
+
+def test_opening_a_file_again_does_not_jump_an_epoch_ahead():
+    epoch = numbered(1000)
+    plan = Plan(epoch + epoch, window=100, spread=16)
+    for place in range(10):
+        plan.opened(b"%06d" % place)
+        fill(plan)
+    assert not plan.opened(b"%06d" % 0)
+    assert plan.position == 10
+
+
+def test_a_job_resumed_in_the_middle_is_followed():
+    plan = Plan(numbered(10_000), window=50, spread=16)
+    fill(plan)
+    moved = [plan.opened(b"%06d" % place) for place in range(7000, 7010)]
+    assert moved == [False] * 3 + [True] * 7
+    assert plan.position == 7010
+    assert fill(plan)[0] == 7010
+    assert plan.ahead_bytes == 50
+
+
+def test_single_opens_far_away_are_ignored():
+    plan, chance = Plan(numbered(100_000), window=50, spread=16), random.Random(2)
+    for _ in range(100):
+        plan.opened(b"%06d" % chance.randrange(1000, 100_000))
+    assert plan.position == 0
+
+
+def test_unknown_paths_are_reported_and_pass():
+    plan = Plan(files(b"a", b"gone", b"b"), window=1000)
+    assert plan.take() == 0
+    plan.charge(0, 10)
+    assert plan.take() == 1
+    plan.missing(1)
+    assert plan.take() == 2
+    assert (plan.unknown, plan.unknown_paths) == (1, [b"gone"])
+    plan.opened(b"a")
+    assert plan.position == 2
+
+
+def test_what_was_passed_while_it_was_looked_up_takes_no_window():
+    plan = Plan(numbered(100), window=50, spread=4)
+    assert plan.take() == 0
+    for place in range(1, 20):
+        plan.opened(b"%06d" % place)
+    plan.charge(0, 10)
+    assert plan.ahead_bytes == 0
+
+
+def test_opens_of_others_are_counted_and_change_nothing():
+    plan = Plan(numbered(3), window=100)
+    assert not plan.opened(b"other")
+    assert plan.unplanned == 1 and plan.position == 0
+
+
+def test_ranges_of_one_file_in_any_order():
+    chance = random.Random(1)
+    starts = [i * 100 for i in range(500)]
+    chance.shuffle(starts)
+    plan = Plan([PlanItem(b"tokens", s, s + 100) for s in starts], window=1000)
+    assert not plan.opened(b"tokens")  # says nothing of which range
+    for number, start in enumerate(starts):
+        fill(plan, 100)
+        assert plan.read(b"tokens", start + 10, start + 20)
+        assert plan.position == number + 1
+    assert plan.done
+
+
+def test_a_whole_file_is_passed_by_its_open_and_not_by_each_read():
+    plan = Plan(files(b"a", b"b", b"a"), window=1000)
+    plan.opened(b"a")
+    for offset in range(10):
+        assert not plan.read(b"a", offset, offset + 1)
+    assert plan.position == 1
+
+
+def test_plan_files():
+    text = b"# order\n/a/b.tar\n\nc d\t0-4096\r\ne\t10-11\n"
+    assert list(read_plan(text.splitlines(keepends=True))) == [
+        PlanItem(b"a/b.tar"),
+        PlanItem(b"c d", 0, 4096),
+        PlanItem(b"e", 10, 11),
+    ]
+
+
+@pytest.mark.parametrize("line", [b"a\t5", b"a\t5-5", b"a\t-5", b"a\tx-y", b"a\t1-2-3"])
+def test_a_wrong_line_is_named(line):
+    with pytest.raises(ValueError, match="line 2"):
+        list(read_plan([b"ok\n", line]))
+
+
+@given(
+    st.lists(st.integers(0, 20), max_size=60),
+    st.lists(st.integers(0, 22), max_size=120),
+    st.integers(1, 100),
+    st.integers(1, 8),
+)
+def test_accounts_hold_whatever_is_read(order, opens, window, spread):
+    plan = Plan([PlanItem(b"%d" % i) for i in order], window=window, spread=spread)
+    taken, last = [], 0
+    for name in opens:
+        new = fill(plan, size=name + 1)
+        taken += new
+        plan.opened(b"%d" % name)
+        assert plan.position >= last
+        last = plan.position
+        assert plan.ahead_bytes == sum(plan._ahead.values())
+        assert all(place >= plan.position for place in plan._ahead)
+        for path in order:
+            use = plan.next_use(b"%d" % path)
+            left = [p for p in range(plan.position, len(order)) if order[p] == path]
+            left = [p for p in left if not plan._visited[p]]
+            assert use == (left[0] - plan.position if left else None)
+    assert taken == sorted(set(taken))

@@ -1,0 +1,239 @@
+"""A known future: an ordered list of what will be read, and what to fetch of it now.
+
+Readers move through the list in order, but not exactly: several workers take turns, some are late,
+a few entries are never read. So a reader may be up to `spread` places away from the others; what
+is further behind counts as skipped. Opens far away are ignored (a file is opened twice, an
+evaluation runs beside the training) until several in a row are close to each other: then the job
+was resumed there, and the position follows. A list may name a path many times, once per epoch.
+
+Entries are taken while those ahead of the readers are less than a window of bytes, so that blocks
+arrive just in time and evict nothing that is needed sooner. `next_use` is what Belady's rule
+(Belady 1966) needs to know.
+
+Pure. About 25 bytes per entry and one string per path.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+#: So many opens near each other, far from the rest, are a resumed job.
+_RESUMED = 4
+
+#: Names of unknown paths that are kept to be shown.
+_SHOWN = 20
+
+
+class PlanItem(NamedTuple):
+    """Bytes [start, end) of the file *path*, relative to the mount; `end` None: to its end."""
+
+    path: bytes
+    start: int = 0
+    end: int | None = None
+
+
+def read_plan(lines: Iterable[bytes]) -> Iterator[PlanItem]:
+    """Entries of a plan file: a path per line, or path, tab and `START-END` (END excluded).
+
+    Empty lines and those that begin with `#` are skipped. ValueError names the line that is wrong.
+    """
+    for number, line in enumerate(lines, 1):
+        path, tab, span = line.rstrip(b"\r\n").partition(b"\t")
+        path = path.lstrip(b"/")
+        if not path or line.startswith(b"#"):
+            continue
+        if not tab:
+            yield PlanItem(path)
+            continue
+        start, dash, end = span.partition(b"-")
+        if not (dash and start.isdigit() and end.isdigit() and int(start) < int(end)):
+            raise ValueError(f"line {number}: {span!r} is not START-END")
+        yield PlanItem(path, int(start), int(end))
+
+
+class Plan:
+    """An ordered list of reads and the place its readers have reached.
+
+    *window*: bytes to have ahead of them, at least one entry; *spread*: places that readers may be
+    apart. Places count from 0.
+    """
+
+    def __init__(self, items: Iterable[PlanItem], *, window: int, spread: int = 1024) -> None:
+        self._window = window
+        self._spread = spread
+        self._ids: dict[bytes, int] = {}
+        self._paths: list[bytes] = []
+        self._path = array("I")  # by place
+        self._start = array("q")
+        self._end = array("q")  # -1: to the end of the file
+        for item in items:
+            self._add(item)
+        self._visited = bytearray(len(self._path))
+        self._by_path, self._group = self._index()
+        self._next = array("I", self._group[:-1])  # by path: its first place that may be unvisited
+        self._taken = 0
+        self._ahead: dict[int, int] = {}  # taken and unvisited places: their bytes
+        self._far: list[int] = []
+        self.ahead_bytes = 0
+        self.position = 0
+        self.skipped = 0
+        self.unplanned = 0
+        self.unknown = 0
+        self.unknown_paths: list[bytes] = []
+
+    def _add(self, item: PlanItem) -> None:
+        number = self._ids.setdefault(item.path, len(self._paths))
+        if number == len(self._paths):
+            self._paths.append(item.path)
+        self._path.append(number)
+        self._start.append(item.start)
+        self._end.append(-1 if item.end is None else item.end)
+
+    def _index(self) -> tuple[array[int], array[int]]:
+        """Places grouped by path, in order, and where each path's group begins."""
+        group = array("I", bytes(4 * (len(self._paths) + 1)))
+        for number in self._path:
+            group[number + 1] += 1
+        for number in range(len(self._paths)):
+            group[number + 1] += group[number]
+        filled = array("I", group)
+        by_path = array("I", bytes(4 * len(self._path)))
+        for place, number in enumerate(self._path):
+            by_path[filled[number]] = place
+            filled[number] += 1
+        return by_path, group
+
+    def __len__(self) -> int:
+        return len(self._path)
+
+    @property
+    def done(self) -> bool:
+        """Whether all of it was read or skipped."""
+        return self.position == len(self)
+
+    def item(self, place: int) -> PlanItem:
+        """The entry at *place*."""
+        end = self._end[place]
+        path = self._paths[self._path[place]]
+        return PlanItem(path, self._start[place], None if end < 0 else end)
+
+    # -- what to fetch ---------------------------------------------------------------------------
+
+    def take(self) -> int | None:
+        """The next place to fetch now; None while enough is ahead, or nothing is left.
+
+        Each must be answered by `charge` or `missing` before the next is taken.
+        """
+        while self._taken < len(self) and self._visited[self._taken]:
+            self._taken += 1
+        if self._taken == len(self) or (self._ahead and self.ahead_bytes >= self._window):
+            return None
+        self._taken += 1
+        return self._taken - 1
+
+    def charge(self, place: int, nbytes: int) -> None:
+        """*place*, taken before, is *nbytes* long."""
+        if not self._past(place):  # readers may have gone on while its size was looked up
+            self._ahead[place] = nbytes
+            self.ahead_bytes += nbytes
+
+    def missing(self, place: int) -> None:
+        """*place*, taken before, names no file."""
+        self.unknown += 1
+        if len(self.unknown_paths) < _SHOWN:
+            self.unknown_paths.append(self.item(place).path)
+        self._visit(place)
+        self._advance()
+
+    # -- where the readers are -------------------------------------------------------------------
+
+    def opened(self, path: bytes) -> bool:
+        """*path* was opened; whether that moved anything. Only entries for whole files do."""
+        return self._observe(path, None)
+
+    def read(self, path: bytes, start: int, end: int) -> bool:
+        """Bytes [start, end) of *path* were read; whether that moved anything."""
+        return self._observe(path, (start, end))
+
+    def _observe(self, path: bytes, span: tuple[int, int] | None) -> bool:
+        number = self._ids.get(path)
+        if number is None:
+            self.unplanned += span is None
+            return False
+        place = self._find(number, span)
+        if place is None:
+            return False
+        if place >= max(self.position, self._taken) + self._spread:
+            return self._far_away(place)
+        self._visit(place)
+        self._leave_behind(place - self._spread)
+        self._advance()
+        return True
+
+    def _find(self, number: int, span: tuple[int, int] | None) -> int | None:
+        """The first place of a path that is not visited and matches what was read of it."""
+        at, stop = self._next[number], self._group[number + 1]
+        while at < stop and self._past(self._by_path[at]):
+            at += 1
+        self._next[number] = at
+        for index in range(at, min(stop, at + 2 * self._spread)):
+            place = self._by_path[index]
+            if not self._past(place) and self._matches(place, span):
+                return place
+        return None
+
+    def _past(self, place: int) -> bool:
+        return place < self.position or bool(self._visited[place])
+
+    def _matches(self, place: int, span: tuple[int, int] | None) -> bool:
+        whole = not self._start[place] and self._end[place] < 0
+        if span is None:
+            return whole
+        end = self._end[place]
+        return not whole and self._start[place] < span[1] and (end < 0 or span[0] < end)
+
+    def _far_away(self, place: int) -> bool:
+        if self._far and abs(place - self._far[-1]) > self._spread:
+            self._far.clear()
+        self._far.append(place)
+        if len(self._far) < _RESUMED:
+            return False
+        for seen in self._far:
+            self._visit(seen)
+        self._leave_behind(min(self._far))
+        self._far.clear()
+        self._advance()
+        return True
+
+    def _visit(self, place: int) -> None:
+        self._visited[place] = 1
+        self.ahead_bytes -= self._ahead.pop(place, 0)
+
+    def _leave_behind(self, position: int) -> None:
+        """What lies before *position* and was not read will not be."""
+        if position <= self.position:
+            return
+        self.skipped += self._visited.count(0, self.position, position)
+        for place in [place for place in self._ahead if place < position]:
+            self._visit(place)
+        self.position = position
+
+    def _advance(self) -> None:
+        unvisited = self._visited.find(0, self.position)
+        self.position = len(self) if unvisited < 0 else unvisited
+        self._taken = max(self._taken, self.position)
+
+    # -- the future ------------------------------------------------------------------------------
+
+    def next_use(self, path: bytes) -> int | None:
+        """In how many places *path* is read next, 0 being now; None: never again."""
+        number = self._ids.get(path)
+        if number is None:
+            return None
+        at, stop = self._next[number], self._group[number + 1]
+        while at < stop and self._past(self._by_path[at]):
+            at += 1
+        self._next[number] = at
+        return self._by_path[at] - self.position if at < stop else None
