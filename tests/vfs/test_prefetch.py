@@ -1,12 +1,15 @@
 """What a mount asks its origin for, and when: over a slow origin in simulated time."""
 
 import random
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
 import trio.testing
 
 from tiercache.errors import OriginThrottledError
+from tiercache.prefetch.plan import Plan, PlanItem
+from tiercache.prefetch.planner import Planner
 from tiercache.testing.data import check
 from tiercache.testing.faulty import SlowOrigin
 from tiercache.transfer.fetch import Reason
@@ -273,3 +276,77 @@ async def test_what_nobody_will_read_is_taken_back_while_it_queues(trees, stop):
         gate.release()
         await settle()
         check(await tree.pread(ino, 300 * MIB, MIB), 300 * MIB)
+
+
+@asynccontextmanager
+async def planned(tree, items, window=4 * MIB):
+    plan = Plan(items, window=window)
+    planner = Planner(plan, tree.stack.namespace, tree.stack.fetcher)
+    tree.stack.prefetcher.planner = planner
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(planner.run)
+        yield plan
+        nursery.cancel_scope.cancel()
+
+
+async def test_k07_a_planned_shuffled_epoch_is_fetched_ahead_with_one_get_each(trees):
+    count = 150
+    names = [b"d%d/%03d.jpg" % (i % 3, i) for i in range(count)]
+    for i, name in enumerate(names):
+        trees.origin.put_pattern(name, 100 * KIB, seed=i)
+    slow(trees, latency_s=0.01)
+    order = random.Random(6).sample(range(count), count)
+    async with trees.open() as tree, planned(tree, [PlanItem(names[i]) for i in order]) as plan:
+        await settle()
+        ahead = {c.key for c in gets(trees)}
+        assert {names[i] for i in order[:40]} <= ahead
+        assert len(ahead) <= 4 * MIB // (100 * KIB) + 2  # just in time: a window, no more
+        for i in order:
+            check(await tree.cat(names[i]), seed=i)
+            await trio.lowlevel.checkpoint()  # what is resident is read without one
+        counters = tree.stack.status()["counters"]
+        assert plan.done
+    assert counters["fetched_demand_bytes"] == 0
+    assert len(gets(trees)) == count
+    assert memory(trees).count("list") == 4  # the root and each folder, once
+
+
+async def test_plans_of_ranges_move_with_the_reads(trees):
+    trees.origin.put_pattern(b"tokens", 256 * MIB)
+    blocks = random.Random(5).sample(range(256), 256)
+    items = [PlanItem(b"tokens", b * MIB, (b + 1) * MIB) for b in blocks]
+    async with trees.open() as tree, planned(tree, items, window=16 * MIB) as plan:
+        ino = await tree.open(b"tokens")
+        for block in blocks[:60]:
+            check(await tree.pread(ino, block * MIB, 64 * KIB), block * MIB)
+            await trio.testing.wait_all_tasks_blocked()
+        assert plan.position == 60
+        await settle()
+    assert sum(c.size for c in gets(trees)) <= (60 + 17) * MIB
+
+
+async def test_paths_that_are_not_there_do_not_stop_a_plan(trees):
+    trees.origin.put_pattern(b"a", KIB)
+    trees.origin.put_pattern(b"b", KIB)
+    items = [PlanItem(p) for p in (b"a", b"gone", b"a/x", b"no/dir", b"b", b"..", b"x//y")]
+    async with trees.open() as tree, planned(tree, items) as plan:
+        await settle()
+        assert [c.key for c in gets(trees)] == [b"a", b"b"]
+        assert plan.unknown_paths == [b"gone", b"a/x", b"no/dir", b"..", b"x//y"]
+        await tree.cat(b"a")
+        await tree.cat(b"b")
+        assert plan.done
+
+
+async def test_an_idle_mount_gives_its_buffers_back(trees, monkeypatch):
+    monkeypatch.setattr("tiercache.transfer.landing.IDLE_S", 0.05)
+    trees.origin.put_pattern(b"f", 20 * MIB)
+    async with trees.open(capacity=MIB) as tree:  # bypass: bodies stay in memory
+        ino = await tree.open(b"f")
+        for offset in range(0, 10 * MIB, MIB):
+            await tree.pread(ino, offset, MIB)
+        assert tree.stack.fetcher.admission.memory_used > 0
+        with trio.fail_after(10):
+            while tree.stack.fetcher.admission.memory_used:  # noqa: ASYNC110 - no event says so
+                await trio.sleep(0.02)
+        check(await tree.pread(ino, 5 * MIB, MIB), 5 * MIB)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from tiercache.config import PrefetchConfig
+from tiercache.prefetch.planner import Planner
 from tiercache.prefetch.siblings import Names, Siblings
 from tiercache.prefetch.streams import Streams
 from tiercache.prefetch.tails import tail_of
@@ -38,9 +39,13 @@ class Prefetcher:
             unused=fetcher.abandon,
         )
         self.siblings = Siblings(config, names, part)
+        #: Follows a list of what will be read, if there is one; its owner runs it.
+        self.planner: Planner | None = None
 
     def opened(self, obj: Inode, *, resident: bool) -> None:
         """*obj* was opened; *resident*: all of it is on local disk."""
+        if self.planner is not None:
+            self.planner.opened(obj)
         if not self._ahead:
             return
         found = self.siblings.opened(obj, resident=resident)
@@ -51,6 +56,8 @@ class Prefetcher:
 
     def read(self, obj: Inode, offset: int, size: int) -> None:
         """Bytes [offset, offset + size) of *obj*, which is not all on local disk, are read."""
+        if self.planner is not None:
+            self.planner.read(obj, offset, size)
         if not offset:
             tail = tail_of(obj, self._tail)
             if tail is not None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tiercache.catalog import Catalog, NewEntry
@@ -29,7 +29,7 @@ from tiercache.errors import (
     OriginUnavailableError,
 )
 from tiercache.transfer.requests import Requests, SingleFlight
-from tiercache.types import Inode, Kind, MaybeAwaitable
+from tiercache.types import ROOT_INO, Inode, Kind, MaybeAwaitable
 from tiercache.vfs import names
 from tiercache.vfs.api import Entry, Invalidate
 
@@ -129,6 +129,24 @@ class Namespace:
         if inode.kind is not Kind.DIRECTORY:
             raise NotDirectoryError(f"inode {ino} is not a directory")
         return inode
+
+    async def find(self, path: bytes) -> Inode | None:
+        """The file at *path*, below the root, or None.
+
+        Directories on the way are listed whole: whoever asks by path has many more to ask for.
+        """
+        ino, inode = ROOT_INO, None
+        for name in path.split(b"/"):
+            if not names.is_name(name):
+                return None
+            if self._catalog.listed_at(ino) is None:
+                await self.list(ino)
+            found = self.lookup(ino, name)
+            inode = (await found if isinstance(found, Awaitable) else found).inode
+            if inode is None:
+                return None
+            ino = inode.ino
+        return inode if inode is not None and inode.kind is Kind.FILE else None
 
     def after(self, obj: Inode, count: int) -> Sequence[Inode]:
         """Up to *count* files that follow *obj* in its directory, as far as they are known.

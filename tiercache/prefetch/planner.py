@@ -1,0 +1,72 @@
+"""Fetches what a plan says comes next, just in time."""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+import trio
+
+from tiercache.errors import NotDirectoryError, TierCacheError
+from tiercache.prefetch.plan import Plan
+from tiercache.transfer.fetch import Reason
+from tiercache.transfer.fetcher import Fetcher
+from tiercache.types import Inode
+
+log = logging.getLogger(__name__)
+
+
+class Paths(Protocol):
+    """Finds files by path."""
+
+    async def find(self, path: bytes) -> Inode | None:
+        """The file at *path* below the mount, None if there is none; asks the origin if it must."""
+
+
+class Planner:
+    """Runs one plan. The tree tells it of opens and reads; `run` fetches."""
+
+    def __init__(self, plan: Plan, paths: Paths, fetcher: Fetcher) -> None:
+        self.plan = plan
+        self._paths = paths
+        self._fetcher = fetcher
+        self._moved = trio.Event()
+
+    def opened(self, obj: Inode) -> None:
+        """*obj* was opened."""
+        if self.plan.opened(obj.key):
+            self._moved.set()
+
+    def read(self, obj: Inode, offset: int, size: int) -> None:
+        """Bytes [offset, offset + size) of *obj* were read."""
+        if self.plan.read(obj.key, offset, offset + size):
+            self._moved.set()
+
+    async def run(self) -> None:
+        """Fetch until all of the plan was read."""
+        while not self.plan.done:
+            place = self.plan.take()
+            if place is None:
+                self._moved = trio.Event()
+                await self._moved.wait()
+            else:
+                await self._fetch(place)
+                await trio.lowlevel.checkpoint()
+
+    async def _fetch(self, place: int) -> None:
+        path, start, end = self.plan.item(place)
+        try:
+            obj = await self._paths.find(path)
+        except NotDirectoryError:
+            obj = None
+        except TierCacheError as error:
+            # Not known to be absent: the reader will ask again, and be told.
+            log.debug("%r of the plan cannot be looked up: %s", path, error)
+            self.plan.charge(place, 0)
+            return
+        end = min(obj.size, end or obj.size) if obj is not None else 0
+        if obj is None or obj.archived or start >= end:
+            self.plan.missing(place)
+            return
+        self.plan.charge(place, end - start)
+        self._fetcher.prefetch(obj, start, end, Reason.PLAN)
