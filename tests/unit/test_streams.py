@@ -256,6 +256,19 @@ def test_e07_all_streams_together_stay_within_the_budget():
     assert last > 32 * MIB
 
 
+def test_i04_more_streams_than_blocks_in_the_budget_leave_it_to_the_kernel():
+    readers = Readers(budget=8 * MIB)
+    for step in range(30):
+        for ino in range(20):
+            readers.read(step * MIB, MIB, GIB, ino)
+    assert readers.streams.active == 20
+    before = len(readers.asked)
+    for step in range(30, 60):
+        for ino in range(20):
+            readers.read(step * MIB, MIB, GIB, ino)
+    assert len(readers.asked) == before
+
+
 def test_tracked_files_are_bounded():
     streams = Streams(PrefetchConfig(streams_max=10), PART)
     for ino in range(100):

@@ -190,6 +190,8 @@ async def test_e07_many_streams_stay_within_memory_and_idle_ones_hold_nothing(tr
                 nursery.start_soon(read, i)
         await settle()
         assert peak <= 32 * MIB
+        fetched = sum(c.size for c in gets(trees))
+        assert fetched <= 1.1 * count * (size - MIB)
         assert (admission.connections_used, admission.waiting) == (0, 0)
         tree.stack.fetcher.release_idle()
         assert admission.memory_used == 0

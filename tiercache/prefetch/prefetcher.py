@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from tiercache.config import PrefetchConfig
 from tiercache.prefetch.planner import Planner
@@ -26,6 +27,7 @@ class Prefetcher:
         part: int,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        config = replace(config, budget=min(config.budget, fetcher.admission.memory_ahead))
         self._fetcher = fetcher
         self._part = part
         self._tail = config.tail

@@ -176,12 +176,13 @@ class Streams:
     # -- the window ------------------------------------------------------------------------------
 
     def _extend(self, file: _File, stream: Stream, file_size: int) -> tuple[int, int] | None:
-        window = min(stream.window, max(self._config.budget // len(self._active), BLOCK_SIZE))
+        # Less than a block each means none: the kernel's own readahead must do.
+        window = min(stream.window, self._config.budget // len(self._active))
         step = min(self._part, max(window // 2, BLOCK_SIZE))
         target = min(stream.position + window, file_size)
         if target < file_size:
             target -= target % step
-        if target <= stream.asked:
+        if target <= stream.asked or window < BLOCK_SIZE:
             return None
         wanted = stream.asked, target
         stream.asked = target

@@ -146,6 +146,11 @@ class Admission:
         return sum(map(len, self._queues.values()))
 
     @property
+    def memory_ahead(self) -> int:
+        """The part of the memory that what is fetched ahead of readers may take."""
+        return self._memory - self._memory_spare
+
+    @property
     def congested(self) -> bool:
         """Whether what was asked for ahead of readers already has to queue."""
         return bool(self._queues[Priority.PREFETCH])
