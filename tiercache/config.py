@@ -141,6 +141,37 @@ class PrefetchConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeatConfig:
+    """`[heat]`: how often datasets and files are used, as an average that forgets."""
+
+    #: After this time without use an item counts half; 0.25 to 1 epoch of the hot set is right.
+    half_life_s: float = field(default=21600.0, metadata=bounds(1, 365 * 86400))
+    #: A dataset is what lies below one directory of this depth; 0: all is one dataset.
+    group_depth: int = field(default=2, metadata=bounds(0, 64))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MoveConfig:
+    """`[move]`: what is moved between tiers in the background."""
+
+    interval_s: float = field(default=30.0, metadata=bounds(0.1, 86400))
+    #: Bytes per second of all moves together; 0: no limit.
+    bandwidth: int = field(default=500 * MIB, metadata=size(0))
+    concurrency: int = field(default=4, metadata=bounds(1, 256))
+    #: How much hotter than the coldest resident a file must be to take its place.
+    margin: float = field(default=1.5, metadata=bounds(1, 1000))
+    #: When readers make moves wait.
+    backoff: str = field(
+        default="any_user_io", metadata=choice("any_user_io", "same_device", "never")
+    )
+    #: Moves are suspended when this share of at least `suspend_error_min` of them failed.
+    suspend_error_pct: int = field(default=50, metadata=bounds(1, 100))
+    suspend_error_min: int = field(default=100, metadata=bounds(1))
+    #: Log what would be moved, and move nothing.
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CatalogConfig:
     """`[catalog]`: the LMDB index."""
 
