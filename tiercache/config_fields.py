@@ -161,12 +161,17 @@ def _check_bounds(setting: Setting, value: object) -> None:
         return
     low, high = setting.meta.get("low"), setting.meta.get("high")
     if low is not None and value < low:
-        raise SettingError(f"{_show(setting, value)} is too small; at least {_show(setting, low)}")
+        raise SettingError(
+            f"{show_value(setting, value)} is too small; at least {show_value(setting, low)}"
+        )
     if high is not None and value > high:
-        raise SettingError(f"{_show(setting, value)} is too large; at most {_show(setting, high)}")
+        raise SettingError(
+            f"{show_value(setting, value)} is too large; at most {show_value(setting, high)}"
+        )
 
 
-def _show(setting: Setting, value: float) -> str:
+def show_value(setting: Setting, value: float) -> str:
+    """*value* of *setting* with its unit, as a person would write it."""
     match setting.unit:
         case "bytes":
             return format_size(int(value))

@@ -31,6 +31,7 @@ COMMANDS: Final = {
     "mount": Lazy("tiercache_cli.mount", "Mount a bucket or directory and return when it answers."),
     "umount": Lazy("tiercache_cli.umount", "Unmount and wait until the cache is safe on disk."),
     "status": Lazy("tiercache_cli.status", "Show what is mounted and how it is doing."),
+    "config": Lazy("tiercache_cli.config", "Write, check or explain a configuration file."),
     "demo": Lazy(
         "tiercache_cli.demo.command", "Mount a bucket from a local server and train on it."
     ),

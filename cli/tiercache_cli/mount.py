@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
 from tiercache.config import Config, MountConfig
+from tiercache.config_disks import check_disks
 from tiercache.config_file import load_config
 from tiercache_cli import launch
 from tiercache_cli.overrides import Overrides
@@ -73,6 +74,16 @@ def read_config(
     flags: dict[str, str | bool | None],
 ) -> Config:
     """The configuration that the arguments describe. Raises UsageError or ConfigError."""
+    return read_settings(places, file, options, flags)[0]
+
+
+def read_settings(
+    places: Sequence[str],
+    file: Path | None,
+    options: Sequence[str],
+    flags: Mapping[str, str | bool | None],
+) -> tuple[Config, Mapping[str, str]]:
+    """As `read_config`, with how each setting on the command line was given."""
     overrides = Overrides()
     _add_places(places, overrides)
     for text in options:
@@ -82,7 +93,7 @@ def read_config(
             text = "true" if value is True else str(value)
             overrides.add(name, text, f"--{name.replace('_', '-')}")
     overrides.check()
-    return load_config(file, overrides.document, overrides.named)
+    return load_config(file, overrides.document, overrides.named), overrides.named
 
 
 def _add_places(places: Sequence[str], overrides: Overrides) -> None:
@@ -101,7 +112,12 @@ def _add_places(places: Sequence[str], overrides: Overrides) -> None:
 
 
 def mount_configured(config: Config, *, foreground: bool = False) -> None:
-    """Mount what *config* says; does not return with *foreground*. Raises MountError."""
+    """Mount what *config* says; does not return with *foreground*.
+
+    Raises MountError, or ConfigError when the disks cannot hold what it says.
+    """
+    for warning in check_disks(config):
+        warn(warning)
     if text := ownership_warning(config.mount):
         warn(text)
     if foreground:
