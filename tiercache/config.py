@@ -36,14 +36,21 @@ def choice(*names: str) -> dict[str, Any]:
 class OriginConfig:
     """`[origin]`: where the truth is. `url` is `s3://BUCKET[/PREFIX]` or `file:///DIR`."""
 
+    #: What is mounted: a bucket, a prefix in it, or a directory.
     url: str
+    #: An S3 server that is not AWS, as http://HOST[:PORT] or https://HOST[:PORT].
     endpoint_url: str | None = None
+    #: None: found out by asking.
     region: str | None = None
+    #: Profile of ~/.aws/config. None: the usual chain of credentials.
     profile: str | None = None
+    #: Read a public bucket without credentials.
     anonymous: bool = False
     #: None: chosen (path style for IPs, dotted bucket names and custom endpoints).
     path_style: bool | None = None
+    #: Pay for requests to a bucket that asks its readers to.
     requester_pays: bool = False
+    #: Certificates to trust instead of the system's.
     ca_bundle: Path | None = None
 
 
@@ -51,25 +58,37 @@ class OriginConfig:
 class MountConfig:
     """`[mount]`: what the tree looks like and how the kernel talks to us."""
 
+    #: Directory on which the tree appears.
     mountpoint: Path
+    #: Only kernel can pass reads through; auto: kernel, or libfuse where that is not possible.
     driver: str = field(default="auto", metadata=choice("auto", "kernel", "libfuse"))
+    #: Let other users in, as permissions say.
     allow_other: bool = False
     #: Mount over a directory that is not empty and hide what it holds.
     nonempty: bool = False
     #: None: the mounting user.
     uid: int | None = field(default=None, metadata=bounds(0, ID_MAX))
+    #: None: the group of the mounting user.
     gid: int | None = field(default=None, metadata=bounds(0, ID_MAX))
+    #: Permission bits that are taken away.
     umask: int = field(default=0o022, metadata={"unit": "octal", "low": 0, "high": 0o777})
+    #: immutable never asks again, ttl when a name's time is over, strict on each open.
     consistency: str = field(default="ttl", metadata=choice("immutable", "ttl", "strict"))
+    #: How long names and sizes are believed.
     metadata_ttl_s: float = field(default=60.0, metadata=bounds(0))
+    #: How long absence is believed.
     negative_ttl_s: float = field(default=5.0, metadata=bounds(0))
+    #: Hot files are read by the kernel alone (Linux 6.9, root).
     passthrough: bool = True
     #: Kernel readahead; needs root to raise.
     readahead: int = field(default=4 * MIB, metadata=size(0, 1 * GIB))
+    #: Kernel requests in flight.
     max_background: int = field(default=64, metadata=bounds(1, 65535))
     #: Passthrough registrations kept after the last close, each an open file in the kernel.
     backing_max: int = field(default=4096, metadata=bounds(1))
+    #: What readers get to finish when the mount is stopped.
     stop_timeout_s: float = field(default=8.0, metadata=bounds(0.1, 3600))
+    #: A mount that does not answer by then has failed.
     ready_timeout_s: float = field(default=60.0, metadata=bounds(0.1, 3600))
     #: None: `log` in the runtime directory of the mount.
     log_file: Path | None = None
@@ -79,11 +98,15 @@ class MountConfig:
 class TierConfig:
     """`[[tier]]`: one local store, hottest first."""
 
+    #: What reports call it.
     name: str = "cache"
+    #: Directories that belong to tiercache alone; files are spread over them.
     paths: tuple[Path, ...]
     #: 0: what the disk has free at start, less `reserve_free`.
     capacity: int = field(default=0, metadata=size(0))
+    #: The disk is never filled beyond this.
     reserve_free: int = field(default=1 * GIB, metadata=size(0))
+    #: Who leaves when it is full; pin: nobody.
     policy: str = "pin"
     #: boot: on first use per boot. always: on each read, which rules passthrough out.
     verify: str = field(default="boot", metadata=choice("boot", "always"))
@@ -93,6 +116,7 @@ class TierConfig:
 class TransferConfig:
     """`[transfer]`: the bounds of everything that moves between origin and tiers."""
 
+    #: Connections to the origin, at most.
     connections: int = field(default=32, metadata=bounds(1, 4096))
     #: How far an origin that throttles or slows down makes us reduce them, if they are more.
     connections_min: int = field(default=8, metadata=bounds(1, 4096))
@@ -112,14 +136,21 @@ class TransferConfig:
     part: int = field(default=8 * MIB, metadata=size(1 * MIB, 5 * GIB))
     #: Bodies up to this size are received on the loop; larger ones by pool threads.
     inline_body: int = field(default=256 * KIB, metadata=size(0))
+    #: Threads that receive bodies.
     threads: int = field(default=8, metadata=bounds(1, 256))
+    #: Tries per request.
     attempts: int = field(default=6, metadata=bounds(1, 100))
+    #: Wait before the first retry; doubles each time.
     backoff_base_s: float = field(default=0.1, metadata=bounds(0))
+    #: Longest wait between tries.
     backoff_max_s: float = field(default=8.0, metadata=bounds(0, 3600))
     #: Retries per request in the long run.
     retry_budget: float = field(default=0.5, metadata=bounds(0, 100))
+    #: Longest wait for a connection.
     connect_timeout_s: float = field(default=5.0, metadata=bounds(0.1, 600))
+    #: Longest time without a single byte.
     stall_timeout_s: float = field(default=15.0, metadata=bounds(0.1, 3600))
+    #: Longest time for a request with all its retries.
     deadline_s: float = field(default=120.0, metadata=bounds(0.1, 86400))
 
 
@@ -127,10 +158,15 @@ class TransferConfig:
 class PrefetchConfig:
     """`[prefetch]`: what is fetched before it is asked for."""
 
+    #: How far ahead of a new stream is fetched.
     window_min: int = field(default=2 * MIB, metadata=size(1 * MIB))
+    #: How far ahead of a long stream is fetched.
     window_max: int = field(default=64 * MIB, metadata=size(1 * MIB))
+    #: A jump this far ahead is still sequential.
     skip_forward: int = field(default=16 * MIB, metadata=size(0))
+    #: A jump this far back is still sequential.
     skip_back: int = field(default=1 * MIB, metadata=size(0))
+    #: Files whose streams are followed.
     streams_max: int = field(default=1024, metadata=bounds(1))
     #: What all streams together may have on its way; each gets an equal share.
     budget: int = field(default=192 * MIB, metadata=size(1 * MIB))
@@ -154,9 +190,11 @@ class HeatConfig:
 class MoveConfig:
     """`[move]`: what is moved between tiers in the background."""
 
+    #: How often moves are planned.
     interval_s: float = field(default=30.0, metadata=bounds(0.1, 86400))
     #: Bytes per second of all moves together; 0: no limit.
     bandwidth: int = field(default=500 * MIB, metadata=size(0))
+    #: Files moved at once.
     concurrency: int = field(default=4, metadata=bounds(1, 256))
     #: How much hotter than the coldest resident a file must be to take its place.
     margin: float = field(default=1.5, metadata=bounds(1, 1000))
@@ -166,6 +204,7 @@ class MoveConfig:
     )
     #: Moves are suspended when this share of at least `suspend_error_min` of them failed.
     suspend_error_pct: int = field(default=50, metadata=bounds(1, 100))
+    #: Moves that must have been tried before their errors count.
     suspend_error_min: int = field(default=100, metadata=bounds(1))
     #: Log what would be moved, and move nothing.
     dry_run: bool = False
@@ -177,7 +216,9 @@ class CatalogConfig:
 
     #: Address space, grows when full; the file is as large as its content.
     map_size: int = field(default=16 * GIB, metadata=size(1 * MIB, 1 << 46))
+    #: How often what was learned is written.
     flush_interval_s: float = field(default=0.25, metadata=bounds(0.001, 3600))
+    #: How often what was written is made safe on disk.
     sync_interval_s: float = field(default=10.0, metadata=bounds(0.1, 86400))
     #: A new catalog is not begun on a disk with less free space than this.
     free_min: int = field(default=64 * MIB, metadata=size(0, 1 << 46))
@@ -193,6 +234,7 @@ class Config:
     transfer: TransferConfig = field(default_factory=TransferConfig)
     prefetch: PrefetchConfig = field(default_factory=PrefetchConfig)
     catalog: CatalogConfig = field(default_factory=CatalogConfig)
+    #: Least severe messages that are logged.
     log_level: str = field(default="info", metadata=choice("debug", "info", "warning", "error"))
 
     @property
