@@ -94,6 +94,18 @@ def test_e08_workers_that_take_batches_in_turn_are_one_order(workers, batch):
     assert loader.hits >= 0.8 * 4096
 
 
+@pytest.mark.parametrize("readers", [2, 8, 16, 32])
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_readers_in_step_are_one_order_whoever_comes_first(readers, seed):
+    loader, chance = Loader(Folder(2048)), random.Random(seed)
+    for base in range(0, 2048, readers):
+        group = list(range(base, base + readers))
+        group.reverse() if seed is None else chance.shuffle(group)
+        for i in group:
+            loader.open(i)
+    assert loader.hits >= 0.8 * 2048
+
+
 def test_shuffled_opens_fetch_next_to_nothing_and_cost_few_looks():
     folder = Folder(5000)
     loader, order = Loader(folder), list(range(5000))

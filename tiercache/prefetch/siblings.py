@@ -136,7 +136,8 @@ class Siblings:
             if resident:
                 return None
             directory = self._add(obj.parent)
-        for cursor in directory.cursors:
+        # Most recent first: of orders that overlap, one gets all the credit.
+        for cursor in reversed(directory.cursors):
             place = cursor.places.get(obj.ino)
             if place is not None:
                 wanted = self._advance(directory, cursor, place)
