@@ -72,13 +72,13 @@ def origin_directory(origin: Origin, root: Path) -> Path:
     return root / hashlib.blake2b(origin.identity.encode(), digest_size=8).hexdigest()
 
 
-def find_policy(name: str) -> EvictionPolicy:
-    """A new instance of the policy registered under *name*; ConfigError if there is none."""
+def find_policy(name: str, capacity: int) -> EvictionPolicy:
+    """The policy registered as *name* for *capacity* bytes; ConfigError if there is none."""
     found = importlib.metadata.entry_points(group="tiercache.policies")
     if name not in found.names:
         known = ", ".join(sorted(found.names))
         raise ConfigError([f"policy {name!r} is not installed; there are: {known}"])
-    policy: EvictionPolicy = found[name].load()()
+    policy: EvictionPolicy = found[name].load()(capacity)
     return policy
 
 

@@ -1,7 +1,15 @@
 """What decides who stays in a tier: pure, synchronous, no clock, no I/O, no global randomness.
 
-Items are inode numbers, sizes are bytes, time is an argument in seconds. A policy never holds more
-than it was told of: whoever drives it removes what is gone.
+Items are numbers that name one object version each (the daemon uses inode numbers), sizes are
+bytes, time is an argument in seconds. Groups are datasets, numbered by whoever drives the policy.
+The same classes run in the daemon and in the simulator.
+
+Whoever drives a policy keeps this order for every use of an item:
+
+    resident:      access(item)
+    not resident:  wants(item)? no: it bypasses the tier.
+                   yes: while it does not fit, victim() leaves through remove(); None: it bypasses.
+                   Then admit(item).
 """
 
 from __future__ import annotations
@@ -10,19 +18,32 @@ from typing import Protocol
 
 
 class EvictionPolicy(Protocol):
-    """Orders the residents of one tier. Every call is O(1) or O(log n)."""
+    """Orders the residents of one tier. Every call is O(1) or O(log n).
 
-    def admit(self, item: int, size: int, now: float) -> None:
+    It is made as `Class(capacity, **params)`: *capacity* in bytes, parameters as the class declares
+    them. What it remembers of items that are not resident is bounded by the capacity too.
+    """
+
+    def resize(self, capacity: int) -> None:
+        """The tier holds *capacity* bytes from now on."""
+
+    def wants(self, item: int, size: int, group: int, now: float) -> bool:
+        """A non-resident *item* was used: may it enter? False: serve it past the tier."""
+
+    def admit(self, item: int, size: int, group: int, now: float) -> None:
         """*item* begins to be resident. Admitting it again updates its size."""
 
     def access(self, item: int, now: float) -> None:
-        """A resident *item* was opened or read by the daemon."""
+        """A resident *item* was used. Unknown items are ignored."""
 
     def victim(self, now: float) -> int | None:
-        """Who should leave next, or None: nobody does and the newcomer bypasses the tier."""
+        """Who should leave for the item last wanted, or None: nobody does. Changes nothing."""
 
-    def remove(self, item: int) -> None:
-        """*item* is no longer resident. Unknown items are ignored."""
+    def remove(self, item: int, *, evicted: bool = False) -> None:
+        """*item* is no longer resident; *evicted*: this policy said so. Unknown: ignored."""
+
+    def score(self, item: int, now: float) -> float:
+        """How much *item* deserves its place, larger is more; comparable within one policy."""
 
     def check(self) -> None:
         """Re-derive every counter; raise AssertionError if one is off. For tests."""

@@ -13,26 +13,38 @@ class Lru:
 
     __slots__ = ("_order",)
 
-    def __init__(self) -> None:
-        self._order: OrderedDict[int, None] = OrderedDict()
+    def __init__(self, capacity: int) -> None:
+        self._order: OrderedDict[int, float] = OrderedDict()
 
-    def admit(self, item: int, size: int, now: float) -> None:
+    def resize(self, capacity: int) -> None:
+        """The order does not depend on it."""
+
+    def wants(self, item: int, size: int, group: int, now: float) -> bool:
+        """Everyone."""
+        return True
+
+    def admit(self, item: int, size: int, group: int, now: float) -> None:
         """Newest position."""
-        self._order[item] = None
+        self._order[item] = now
         self._order.move_to_end(item)
 
     def access(self, item: int, now: float) -> None:
         """Newest position, if resident."""
         if item in self._order:
+            self._order[item] = now
             self._order.move_to_end(item)
 
     def victim(self, now: float) -> int | None:
         """The oldest."""
         return next(iter(self._order), None)
 
-    def remove(self, item: int) -> None:
+    def remove(self, item: int, *, evicted: bool = False) -> None:
         """Forget it."""
         self._order.pop(item, None)
+
+    def score(self, item: int, now: float) -> float:
+        """When it was last used; minus infinity for who is not resident."""
+        return self._order.get(item, float("-inf"))
 
     def check(self) -> None:
         """The order is its only state."""

@@ -13,7 +13,17 @@ class Pin:
 
     __slots__ = ()
 
-    def admit(self, item: int, size: int, now: float) -> None:
+    def __init__(self, capacity: int) -> None:
+        """Nothing depends on *capacity*."""
+
+    def resize(self, capacity: int) -> None:
+        """Nothing depends on it."""
+
+    def wants(self, item: int, size: int, group: int, now: float) -> bool:
+        """Everyone."""
+        return True
+
+    def admit(self, item: int, size: int, group: int, now: float) -> None:
         """Nothing to remember."""
 
     def access(self, item: int, now: float) -> None:
@@ -23,8 +33,12 @@ class Pin:
         """Never anyone."""
         return None
 
-    def remove(self, item: int) -> None:
+    def remove(self, item: int, *, evicted: bool = False) -> None:
         """Nothing to forget."""
+
+    def score(self, item: int, now: float) -> float:
+        """All deserve the same."""
+        return 0.0
 
     def check(self) -> None:
         """No state, no invariant."""

@@ -21,7 +21,7 @@ from tiercache.types import BLOCK_SIZE, Inode, Kind, block_span
 from tiercache_policies.lru import Lru
 from tiercache_policies.pin import Pin
 
-_POLICIES: dict[str, Callable[[], EvictionPolicy]] = {"pin": Pin, "lru": Lru}
+_POLICIES: dict[str, Callable[[int], EvictionPolicy]] = {"pin": Pin, "lru": Lru}
 
 
 class MemoryKeyValues:
@@ -136,7 +136,7 @@ class Cache:
             origin_identity=self.identity,
             kv=self.kv,
             boot_id=self.boot,
-            policy=lambda name: _POLICIES[name](),
+            policy=lambda name, capacity: _POLICIES[name](capacity),
             adopt=adopt,
             around=Surroundings(now=self.clock, system=self.system, limits=self.limits),
         )

@@ -209,7 +209,7 @@ class Housekeeping:
             place = places.get(header.place)
             if place is not None:
                 self._audit.note(header.digest.hex())
-                place.tier.policy.admit(ino, header.charged, self._around.now())
+                place.tier.policy.admit(ino, header.charged, 0, self._around.now())
             if count % _SLICE == 0:
                 await trio.lowlevel.checkpoint()
 

@@ -57,7 +57,13 @@ class Room:
         return need
 
     def _settle(self, item: Residency, need: int, whole: int) -> bool:
-        able = [t for t in self._tiers if t.health.writable and whole <= t.capacity]
+        able = [
+            t
+            for t in self._tiers
+            if t.health.writable
+            and whole <= t.capacity
+            and t.policy.wants(item.ino, whole, 0, self._now())
+        ]
         attempts: Iterable[Callable[[Place], bool]] = (
             lambda place: self._short(place, whole) <= 0,
             lambda place: self._make_room(place, need),
@@ -117,7 +123,7 @@ class Room:
                 tier.evictions += 1
                 held += self._removal.is_kept(ino)
         for item in aside:
-            tier.policy.admit(item.ino, item.charged, self._now())
+            tier.policy.admit(item.ino, item.charged, 0, self._now())
         self._ask_disks(tier)
 
     def _ask_disks(self, tier: Tier) -> None:

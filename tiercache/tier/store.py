@@ -77,13 +77,13 @@ class TierStore:
         origin_identity: str,
         kv: KeyValues,
         boot_id: str,
-        policy: Callable[[str], EvictionPolicy],
+        policy: Callable[[str, int], EvictionPolicy],
         adopt: bool = False,
         around: Surroundings | None = None,
     ) -> TierStore:
         """A store over the directories of *tiers*, in time that does not grow with their content.
 
-        *policy* makes a new instance of the policy of that name. *adopt*: the catalog was rebuilt,
+        *policy* makes the policy of that name for so many bytes. *adopt*: the catalog was rebuilt,
         so objects it knows nothing of are looked for on disk. A directory that cannot be used now
         makes its tier bypassed, not this call fail.
         """
@@ -242,17 +242,17 @@ class TierStore:
 
     def _admit(self, item: Residency) -> None:
         if item.tier is not None:
-            item.tier.policy.admit(item.ino, item.charged, self._around.now())
+            item.tier.policy.admit(item.ino, item.charged, 0, self._around.now())
 
 
 def _open_tier(
     config: TierConfig,
     identity: str,
-    policy: Callable[[str], EvictionPolicy],
+    policy: Callable[[str, int], EvictionPolicy],
     around: Surroundings,
 ) -> Tier:
     places = [Place(path, identity, around) for path in config.paths]
-    tier = Tier(config, places, policy(config.policy), around)
+    tier = Tier(config, places, policy(config.policy, config.capacity), around)
     for place in places:
         try:
             place.prepare()
