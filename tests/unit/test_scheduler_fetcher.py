@@ -1,6 +1,8 @@
 """What the fetcher asks the origin for, and in which order; nothing is kept in a tier."""
 
+import gc
 import itertools
+import mmap
 from contextlib import asynccontextmanager
 
 import pytest
@@ -9,10 +11,11 @@ import trio.testing
 
 from tiercache.config import TransferConfig
 from tiercache.errors import OriginThrottledError, OriginUnavailableError
+from tiercache.origin.hedge import HedgingOrigin
 from tiercache.testing.faulty import FaultyOrigin, SlowOrigin
 from tiercache.testing.memory import MemoryOrigin
 from tiercache.transfer.admission import Admission
-from tiercache.transfer.fetch import Reason
+from tiercache.transfer.fetch import Fetch, Reason
 from tiercache.transfer.fetcher import Fetcher
 from tiercache.transfer.requests import Requests, SingleFlight
 from tiercache.types import MIB, Inode, Kind, Priority
@@ -37,6 +40,7 @@ class World:
         self.memory = MemoryOrigin()
         self.slow = SlowOrigin(self.memory)
         self.fetcher = Fetcher(self.slow, NoStore(), TransferConfig(**config), nursery)
+        self.nursery = nursery
         self.inos = itertools.count(2)
 
     def file(self, name, size):
@@ -153,6 +157,39 @@ async def test_buffers_that_nobody_reads_make_room_for_others():
                 assert w.fetcher.admission.memory_used <= 32 * MIB
         w.fetcher.release_idle()
         assert w.fetcher.admission.memory_used == 0
+
+
+@pytest.fixture
+def no_collection():
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def alive(kind):
+    return sum(type(found) is kind for found in gc.get_objects())
+
+
+async def test_i03_memory_is_freed_without_a_garbage_collection(no_collection):
+    """A busy mount collects seldom: a cycle through a body would hold megabytes for long."""
+    before = alive(mmap.mmap)
+    async with world(memory=32 * MIB) as w:
+        hedging = HedgingOrigin(w.slow, TransferConfig())
+        w.nursery.start_soon(hedging.run)
+        fetcher = Fetcher(hedging, NoStore(), TransferConfig(memory=32 * MIB), w.nursery)
+        await trio.testing.wait_all_tasks_blocked()
+        a = w.file(b"a", 40 * MIB)
+        for offset in range(0, a.size, MIB):
+            await fetcher.read(a, offset, MIB)
+        fetcher.prefetch(a, 0, 8 * MIB, Reason.READAHEAD)
+        fetcher.abandon(a.ino, 0, 8 * MIB)
+        await trio.testing.wait_all_tasks_blocked()
+        assert alive(Fetch) > 0
+        fetcher.release_idle()
+        await trio.testing.wait_all_tasks_blocked()
+        assert alive(Fetch) == 0
+        assert alive(mmap.mmap) == before
 
 
 @pytest.mark.parametrize("operation", ["list", "head"])

@@ -40,6 +40,9 @@ _SLACK = 1.25
 _BURST = 4
 
 
+_FIRST, _RIVAL = 1, 2
+
+
 class _LostError(Exception):
     """Thrown into the transfer that came second. Never leaves this module."""
 
@@ -60,23 +63,23 @@ class _Race:
         self.first_byte_at: float | None = None
         self.scope = trio.CancelScope()
         self.rival: _Rival | None = None
-        self._claims: list[object] = []
+        self._claims: list[int] = []
 
-    def claim(self, who: object) -> bool:
-        """*who* has bytes: whether that is before anybody else. On any thread."""
+    def claim(self, who: int) -> bool:
+        """*who* has bytes: whether that is before the other. On any thread."""
         # Appending is atomic, so of two threads that append exactly one finds itself first.
         self._claims.append(who)
-        return self._claims[0] is who
+        return self._claims[0] == who
 
     @property
     def won_by_rival(self) -> bool:
         """Whether the rival has bytes and the first request had none before."""
-        return bool(self._claims) and self._claims[0] is self.rival
+        return self._claims[:1] == [_RIVAL]
 
     def advance(self, filled: int) -> None:
         """Progress of the first request; on any thread."""
         if self.first_byte_at is None:
-            if not self.claim(self):
+            if not self.claim(_FIRST):
                 raise _LostError
             self.first_byte_at = self.clock.current_time()
         if self.progress is not None:
@@ -102,7 +105,7 @@ class _Rival:
         """Progress of the rival; on any thread."""
         if not self.filled:
             self.latency_s = self.race.clock.current_time() - self.began
-            if not self.race.claim(self):
+            if not self.race.claim(_RIVAL):
                 raise _LostError
         self.filled = filled
         self._token.run_sync_soon(self.wake)
@@ -182,6 +185,7 @@ class HedgingOrigin(OriginWrapper):
             if race.rival is not None:
                 race.rival.scope.cancel()
             self._learn(race)
+            race.rival = None  # no cycle, or its memory would wait for a garbage collection
 
     async def _first(self, race: _Race) -> None:
         """Run the first request to its end, or to the end of the rival that beats it."""

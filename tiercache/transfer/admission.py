@@ -19,6 +19,10 @@ from tiercache.transfer.rates import Rates
 from tiercache.types import Priority
 
 
+def _done() -> None:
+    """Nothing is left to tell."""
+
+
 class Ticket:
     """One request's place: queued, then granted.
 
@@ -76,7 +80,7 @@ class Admission:
             self._dispatch()
 
     def request(
-        self, priority: Priority, body: int, on_grant: Callable[[], None] = lambda: None
+        self, priority: Priority, body: int, on_grant: Callable[[], None] = _done
     ) -> Ticket:
         """Queue for one connection and the memory of *body* bytes; *on_grant* says when."""
         ticket = Ticket(priority, body, self._charge(body), on_grant)
@@ -117,6 +121,7 @@ class Admission:
             self.memory_used -= ticket.memory
         else:
             self._queues[ticket.priority].remove(ticket)
+            ticket.on_grant = _done
         self._dispatch()
 
     def release_connection(self) -> None:
@@ -172,7 +177,9 @@ class Admission:
         self.memory_used += ticket.memory
         self.charge(ticket.body)
         ticket.granted = True
-        ticket.on_grant()
+        # It holds its owner, who holds the ticket: such a cycle would hold memory for long.
+        on_grant, ticket.on_grant = ticket.on_grant, _done
+        on_grant()
 
     def _fits(self, ticket: Ticket, priority: Priority) -> bool:
         spare = priority > Priority.DEMAND
