@@ -1,8 +1,8 @@
 """How often things are used: an exponentially weighted count that forgets. Pure.
 
 Each use counts 1 and fades to a half within the half-life, so something used r times a second
-settles at `r * half_life / ln 2`. This is the file heat of IBM Storage Scale with a continuous decay
-instead of one step per period.
+settles at `r * half_life / ln 2`. This is the file heat of IBM Storage Scale with a decay that is
+continuous instead of one step per period.
 
 One number per item is kept: the logarithm of its count as of time 0, in which two items compare
 without knowing the time, and which nothing has to age:

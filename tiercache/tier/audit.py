@@ -25,7 +25,7 @@ _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 class NameFilter:
-    """Names that have a record: 8 MiB whatever their number.
+    """Names that have a record, and where: 8 MiB whatever their number.
 
     One bit per hash of a name. A wrong "yes" (1.5 % with a million names) leaves an orphan to the
     next sweep; a wrong "no" cannot happen.
@@ -36,14 +36,19 @@ class NameFilter:
     def __init__(self) -> None:
         self._bits = bytearray(1 << (self._BITS - 3))
 
-    def add(self, name: str) -> None:
-        """*name* (hex digits of a digest) has a record."""
-        bit = int(name[:8], 16) >> (32 - self._BITS)
+    def add(self, place: Place, name: str) -> None:
+        """*name* (hex digits of a digest) has a record that says it is at *place*."""
+        bit = self._bit(place, name)
         self._bits[bit >> 3] |= 1 << (bit & 7)
 
-    def __contains__(self, name: str) -> bool:
-        bit = int(name[:8], 16) >> (32 - self._BITS)
+    def has(self, place: Place, name: str) -> bool:
+        """Whether that was added, or something with the same hash."""
+        bit = self._bit(place, name)
         return bool(self._bits[bit >> 3] & 1 << (bit & 7))
+
+    def _bit(self, place: Place, name: str) -> int:
+        mixed = int(name[:8], 16) ^ int.from_bytes(place.ident[:4], "big")
+        return mixed >> (32 - self._BITS)
 
 
 @dataclass(slots=True)
@@ -96,10 +101,10 @@ class Audit:
         if adopt:
             table.adopt = self._adopt
 
-    def note(self, name: str) -> None:
-        """*name* has, or is about to have, a record."""
+    def note(self, place: Place, name: str) -> None:
+        """*name* has, or is about to have, a record that says it is at *place*."""
         if self._known is not None:
-            self._known.add(name)
+            self._known.add(place, name)
 
     def finish(self) -> None:
         """No more shards will be judged."""
@@ -110,7 +115,7 @@ class Audit:
         assert self._known is not None
         doomed, unclaimed = [], 0
         for name, item in found.items():
-            if name in self._known:
+            if self._known.has(place, name):
                 continue
             if self._adopting and not purge and item.data and item.meta:
                 unclaimed += item.nbytes
@@ -141,7 +146,7 @@ class Audit:
 
     def _claim(self, item: Residency, place: Place, sidecar: Sidecar, stat: os.stat_result) -> None:
         item.settle(place)
-        self.note(item.name)
+        self.note(place, item.name)
         item.file_id, item.ctime_ns = stat.st_ino, stat.st_ctime_ns
         item.sums, item.sidecar = sidecar.sums, True
         item.present = bytearray(b"\1") * item.blocks

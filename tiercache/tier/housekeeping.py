@@ -20,6 +20,7 @@ from tiercache.tier.layout import SHARDS
 from tiercache.tier.limits import Surroundings
 from tiercache.tier.place import Place, write_usage
 from tiercache.tier.reader import Reader
+from tiercache.tier.records import Header
 from tiercache.tier.removal import Removal
 from tiercache.tier.residency import Residency
 from tiercache.tier.room import Room
@@ -182,7 +183,11 @@ class Housekeeping:
         for tier in self._tiers:
             limit = int(tier.capacity * self._limits.headroom_fraction)
             headroom = min(self._limits.headroom_max, limit)
-            if tier.health.writable and tier.free < headroom and not tier.disposable:
+            if (
+                tier.health.writable
+                and tier.free < headroom
+                and not (tier.disposable or tier.demotes)
+            ):
                 self._room.evict(tier, headroom - tier.free)
 
     async def _janitor(self) -> None:
@@ -208,10 +213,16 @@ class Housekeeping:
         for count, (ino, header) in enumerate(self._table.stored()):
             place = places.get(header.place)
             if place is not None:
-                self._audit.note(header.digest.hex())
-                place.tier.policy.admit(ino, header.charged, 0, self._around.now())
+                self._audit.note(place, header.digest.hex())
+                self._admit(ino, header, place.tier)
             if count % _SLICE == 0:
                 await trio.lowlevel.checkpoint()
+
+    def _admit(self, ino: int, header: Header, tier: Tier) -> None:
+        if header.pinned:
+            tier.pin(header.charged)
+        else:
+            tier.policy.admit(ino, header.charged, header.group, self._around.now())
 
     async def _sweep(self, place: Place) -> None:
         await self._in_thread(partial(self._empty_trash, place, self._queued()))

@@ -24,13 +24,13 @@ SEGMENT = 1024
 CLEAN_KEY = b"Tc"
 HEADER_PREFIX, KEPT_PREFIX = b"Th", b"Tk"
 
-_VERSION = 2
-_HEADER = struct.Struct("<BBxx8s20sQQQq8s")
+_VERSION = 3
+_HEADER = struct.Struct("<BBxx8s20sQQQq8sQ")
 _KEPT = struct.Struct("<8sQ")
 _TOTALS = struct.Struct("<QQQ")
 _SUM = struct.Struct("<Q")
 
-_COMPLETE, _SIDECAR = 1, 2
+_COMPLETE, _SIDECAR, _PINNED = 1, 2, 4
 
 
 @dataclass(slots=True)
@@ -38,7 +38,7 @@ class Header:
     """Binds an object's presence to one data file.
 
     `ctime_ns` and `boot` say which state of the file was verified, and in which boot; zero unless
-    the object is complete and was verified as a whole.
+    the object is complete and was verified as a whole. `group` numbers its dataset.
     """
 
     place: bytes
@@ -48,8 +48,10 @@ class Header:
     charged: int
     ctime_ns: int = 0
     boot: bytes = bytes(8)
+    group: int = 0
     complete: bool = False
     sidecar: bool = False
+    pinned: bool = False
 
 
 @dataclass(slots=True)
@@ -94,6 +96,7 @@ def segments(blocks: int) -> int:
 def encode_header(header: Header, segment: bytes) -> bytes:
     """The header's record with segment 0 in it."""
     flags = (_COMPLETE if header.complete else 0) | (_SIDECAR if header.sidecar else 0)
+    flags |= _PINNED if header.pinned else 0
     fixed = _HEADER.pack(
         _VERSION,
         flags,
@@ -104,6 +107,7 @@ def encode_header(header: Header, segment: bytes) -> bytes:
         header.charged,
         header.ctime_ns,
         header.boot,
+        header.group,
     )
     return seal(fixed + segment)
 
@@ -113,11 +117,13 @@ def decode_header(record: bytes | None) -> tuple[Header, bytes] | None:
     payload = unseal(record)
     if payload is None or len(payload) < _HEADER.size or payload[0] != _VERSION:
         return None
-    _version, flags, place, digest, file_id, size, charged, ctime_ns, boot = _HEADER.unpack_from(
-        payload
+    _version, flags, *fields = _HEADER.unpack_from(payload)
+    header = Header(
+        *fields,
+        complete=bool(flags & _COMPLETE),
+        sidecar=bool(flags & _SIDECAR),
+        pinned=bool(flags & _PINNED),
     )
-    complete, sidecar = bool(flags & _COMPLETE), bool(flags & _SIDECAR)
-    header = Header(place, digest, file_id, size, charged, ctime_ns, boot, complete, sidecar)
     return header, payload[_HEADER.size :]
 
 

@@ -38,15 +38,36 @@ class Removal:
 
     # -- removing --------------------------------------------------------------------------------
 
-    def remove(self, item: Residency) -> int:
-        """Take away the local copy *item*; bytes that are or will come free."""
+    def remove(self, item: Residency, *, evicted: bool = False) -> int:
+        """Take away the local copy *item*; bytes that are or will come free.
+
+        *evicted*: because the policy of its tier said so.
+        """
+        self._retire(item, evicted=evicted)
+        self._table.forget(item)
+        self._bury(item)
+        return item.charged
+
+    def replace(self, item: Residency, new: Residency) -> None:
+        """*new*, a copy at another place, takes over from *item*: recorded first, then unlinked."""
+        self._retire(item, evicted=False)
+        self._table.replace(item, new)
+        self._bury(item)
+
+    def _retire(self, item: Residency, *, evicted: bool) -> None:
+        """Take *item* out of the accounts of what is resident."""
         assert item.place is not None
         assert item.tier is not None
-        item.tier.policy.remove(item.ino)
+        if item.pinned:
+            item.tier.pin(-item.charged)
+        else:
+            item.tier.policy.remove(item.ino, evicted=evicted)
         self._table.discharge(item)
         item.place.unlinked += item.charged
         item.dead = True
-        self._table.forget(item)
+
+    def _bury(self, item: Residency) -> None:
+        """Let go of the file, as soon as nobody holds it."""
         if not item.reads:
             self._files.close(item)
         self._discard(item)
@@ -54,7 +75,6 @@ class Removal:
             self._haunt(item)
         self.on_evicted(item.ino)
         self._free_if_idle(item)
-        return item.charged
 
     def _discard(self, item: Residency) -> None:
         assert item.place is not None

@@ -30,16 +30,20 @@ class Residency:
         "dirty",
         "fd",
         "file_id",
+        "group",
         "holds",
         "ino",
         "left",
+        "moved_at",
         "name",
+        "pinned",
         "place",
         "present",
         "proven",
         "queued",
         "reads",
         "recent",
+        "refused",
         "reservations",
         "sidecar",
         "size",
@@ -74,6 +78,10 @@ class Residency:
         self.dirty: set[int] = set()  # segments to persist
         self.dead = False
         self.barred = False  # its file could not be opened just now
+        self.group = 0  # number of its dataset
+        self.pinned = False  # nobody's victim, and of no interest to a policy
+        self.moved_at = 0.0  # when it came to its tier from another
+        self.refused = 0  # bit n: the policy of tier n did not want it since its last use
 
     @property
     def complete(self) -> bool:

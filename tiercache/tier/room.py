@@ -36,7 +36,7 @@ class Room:
         self._now = around.now
         self._limits = around.limits
         self.on_wanted: Callable[[], None] = lambda: None
-        self.on_settled: Callable[[str], None] = lambda _name: None
+        self.on_settled: Callable[[Place, str], None] = lambda _place, _name: None
 
     def reserve(self, item: Residency, obj: Inode, first: int, end: int) -> int | None:
         """Promise room for blocks [first, end) of *item* and settle it if it is nowhere yet.
@@ -57,27 +57,59 @@ class Room:
         return need
 
     def _settle(self, item: Residency, need: int, whole: int) -> bool:
-        able = [
-            t
-            for t in self._tiers
-            if t.health.writable
-            and whole <= t.capacity
-            and t.policy.wants(item.ino, whole, 0, self._now())
-        ]
+        able = [tier for tier in self._tiers if self._admits(tier, item, whole)]
         attempts: Iterable[Callable[[Place], bool]] = (
-            lambda place: self._short(place, whole) <= 0,
+            lambda place: self._fits_whole(place, need, whole),
             lambda place: self._make_room(place, need),
         )
         for attempt in attempts:
             for tier in able:
-                place = tier.roomiest(lambda place: -self._short(place, 0))
+                place = self.roomiest(tier)
                 if attempt(place):
                     item.settle(place)
-                    self.on_settled(item.name)
+                    self.on_settled(place, item.name)
                     return True
-        for tier in self._tiers:
-            tier.bypassed += 1
+        for tier in able:
+            tier.bypasses["full"] += 1
         return False
+
+    def _admits(self, tier: Tier, item: Residency, whole: int) -> bool:
+        """Whether *item* may enter *tier* as far as room is not the question; counts why not."""
+        reason = self.refusal(tier, item, whole)
+        if reason is not None:
+            tier.bypasses[reason] += 1
+        return reason is None
+
+    def refusal(self, tier: Tier, item: Residency, whole: int) -> str | None:
+        """Why *tier* does not take *item* of *whole* bytes, None: it does.
+
+        The policy is asked once per use: many blocks of one file are one.
+        """
+        if not tier.health.writable:
+            return "not writable"
+        if whole > tier.capacity:
+            return "too large"
+        if item.refused >> tier.level & 1:
+            return "policy"
+        if item.pinned or tier.policy.wants(item.ino, whole, item.group, self._now()):
+            return None
+        item.refused |= 1 << tier.level
+        return "policy"
+
+    def roomiest(self, tier: Tier) -> Place:
+        """The directory of *tier* for a new object."""
+        return tier.roomiest(lambda place: -self._short(place, 0))
+
+    def _fits_whole(self, place: Place, need: int, whole: int) -> bool:
+        """There is room for all of it, or the policy makes room bit by bit."""
+        if self._short(place, whole) <= 0:
+            return True
+        gives = place.tier.policy.victim(self._now()) is not None
+        return gives and self._make_room(place, need)
+
+    def make_room(self, place: Place, need: int) -> bool:
+        """Whether *need* bytes fit at *place*, after evictions if the policy has victims."""
+        return self._make_room(place, need)
 
     def _short(self, place: Place, need: int) -> int:
         """Bytes missing at *place*; everything while its disk does not answer."""
@@ -119,11 +151,11 @@ class Room:
                 tier.policy.remove(ino)
                 aside.append(item)
             else:
-                self._removal.remove(item)
+                self._removal.remove(item, evicted=True)
                 tier.evictions += 1
                 held += self._removal.is_kept(ino)
         for item in aside:
-            tier.policy.admit(item.ino, item.charged, 0, self._now())
+            tier.policy.admit(item.ino, item.charged, item.group, self._now())
         self._ask_disks(tier)
 
     def _ask_disks(self, tier: Tier) -> None:

@@ -88,7 +88,10 @@ class TierStore:
         makes its tier bypassed, not this call fail.
         """
         around = around or Surroundings()
-        chain = [_open_tier(config, origin_identity, policy, around) for config in tiers]
+        chain = [
+            _open_tier(level, config, origin_identity, policy, around)
+            for level, config in enumerate(tiers)
+        ]
         store = cls(chain, kv, Namer(origin_identity), boot_id, around, adopt=adopt)
         for tier in chain:
             try:
@@ -241,18 +244,19 @@ class TierStore:
         self._files.close_all()
 
     def _admit(self, item: Residency) -> None:
-        if item.tier is not None:
-            item.tier.policy.admit(item.ino, item.charged, 0, self._around.now())
+        if item.tier is not None and not item.pinned:
+            item.tier.policy.admit(item.ino, item.charged, item.group, self._around.now())
 
 
 def _open_tier(
+    level: int,
     config: TierConfig,
     identity: str,
     policy: Callable[[str, int], EvictionPolicy],
     around: Surroundings,
 ) -> Tier:
     places = [Place(path, identity, around) for path in config.paths]
-    tier = Tier(config, places, policy(config.policy, config.capacity), around)
+    tier = Tier(config, places, policy(config.policy, config.capacity), around, level)
     for place in places:
         try:
             place.prepare()

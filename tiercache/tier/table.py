@@ -73,6 +73,8 @@ class Table:
         self._barred: list[Residency] = []
         self._extra: dict[bytes, bytes | None] = {}
         self.adopt: Adopt | None = None
+        self.group_of: Callable[[bytes], int] = lambda _key: 0
+        self.is_pinned: Callable[[Inode], bool] = lambda _obj: False
         self.on_lost: Callable[[Residency], object] = lambda _item: None
         self.on_dirty: Callable[[], None] = lambda: None
         self.on_adopted: Callable[[Residency], None] = lambda _item: None
@@ -115,6 +117,27 @@ class Table:
         header, segment = found
         item = Residency(ino, header.size, header.digest.hex())
         self._fill(item, header, segment)
+        return item
+
+    def take(self, ino: int) -> Residency | None:
+        """The record of *ino*, in memory from now on, if its file is there and can be read."""
+        item = self._loaded.get(ino)
+        if item is not None:
+            return item if item.place is not None else None
+        found = self._header(ino)
+        if found is None or found[0].place not in self._places:
+            return None
+        header, segment = found
+        item = Residency(ino, header.size, header.digest.hex())
+        self._fill(item, header, segment)
+        try:
+            matches = self._file_matches(item, header)
+        except UnreadableTierError:
+            return None
+        if not matches:
+            self.on_lost(item)
+            return None
+        self._remember(item)
         return item
 
     def touch(self, item: Residency) -> None:
@@ -177,8 +200,10 @@ class Table:
 
     def _load(self, obj: Inode) -> Residency:
         item = Residency(obj.ino, obj.size, self._namer.digest(obj.key, obj.etag).hex())
+        item.group = self.group_of(obj.key)
         if not obj.size:
             return item
+        item.pinned = self.is_pinned(obj)
         found = self._header(obj.ino)
         if found is None:
             if self.adopt is not None:
@@ -191,6 +216,7 @@ class Table:
         stored = Residency(obj.ino, header.size, header.digest.hex())
         self._fill(stored, header, segment)
         same = (stored.name, stored.size) == (item.name, item.size)
+        stored.group = item.group
         if same and self._file_matches(stored, header):
             if stored.complete and not stored.sidecar:
                 self.on_bare(stored, obj)
@@ -231,6 +257,7 @@ class Table:
     def _fill(self, item: Residency, header: Header, segment: bytes) -> None:
         item.settle(self._places[header.place])
         item.file_id, item.charged, item.sidecar = header.file_id, header.charged, header.sidecar
+        item.group, item.pinned = header.group, header.pinned
         for index in range(segments(item.blocks)):
             payload = self._segment(item.ino, index) if index else segment
             decode_segment(payload, item.present, item.sums, index)
@@ -250,6 +277,8 @@ class Table:
             item.place.totals.objects += 1
         item.charged += nbytes
         item.place.totals.nbytes += nbytes
+        if item.pinned:
+            item.place.tier.pin(nbytes)
 
     def discharge(self, item: Residency) -> None:
         """*item* is no longer an object of its place."""
@@ -273,6 +302,14 @@ class Table:
         """Write another small record with the next flush."""
         self._extra[key] = value
         self.on_dirty()
+
+    def replace(self, item: Residency, new: Residency) -> None:
+        """*new* is the record from now on, in the catalog too when this returns."""
+        self.forget(item)
+        self._remember(new)
+        for block in range(0, new.blocks, SEGMENT):
+            self.mark(new, block)
+        self.flush()
 
     def forget(self, item: Residency) -> None:
         """Take *item* out of memory and of the catalog."""
@@ -314,8 +351,10 @@ class Table:
             charged=item.charged,
             ctime_ns=item.ctime_ns if item.proven else 0,
             boot=self._boot if item.proven else bytes(8),
+            group=item.group,
             complete=item.complete,
             sidecar=item.sidecar,
+            pinned=item.pinned,
         )
         first = encode_segment(item.present, item.sums, 0)
         records: list[tuple[bytes, bytes | None]] = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,10 @@ class Tier:
         places: list[Place],
         policy: EvictionPolicy,
         around: Surroundings,
+        level: int = 0,
     ) -> None:
+        #: 0 is the hottest.
+        self.level = level
         self.config = config
         self.name = config.name
         self.places = places
@@ -32,7 +36,14 @@ class Tier:
         self.hit_bytes = 0
         self.evictions = 0
         self.corrupt_blocks = 0
-        self.bypassed = 0
+        self.promotions = 0
+        self.demotions = 0
+        #: How often an object was not taken, by reason.
+        self.bypasses: Counter[str] = Counter()
+        #: Whether somebody moves victims down before the tier is full.
+        self.demotes = False
+        #: Bytes of pinned objects, of which the policy knows nothing.
+        self.pinned = 0
         #: Bytes whose files a thread is about to unlink.
         self.leaving = 0
         #: Bytes the background should make free for newcomers that were turned away.
@@ -47,6 +58,12 @@ class Tier:
         disks = {place.root.stat().st_dev: place for place in self.places}
         free = sum(place.disk_room(self.config.reserve_free) for place in disks.values())
         self.capacity = max(0, free + self.used)
+        self.policy.resize(self.capacity - self.pinned)
+
+    def pin(self, nbytes: int) -> None:
+        """*nbytes* more (or less) belong to pinned objects."""
+        self.pinned += nbytes
+        self.policy.resize(max(0, self.capacity - self.pinned))
 
     @property
     def used(self) -> int:
@@ -91,7 +108,11 @@ class Tier:
             "hit_bytes": self.hit_bytes,
             "evictions": self.evictions,
             "corrupt_blocks": self.corrupt_blocks,
-            "bypassed": self.bypassed,
+            "promotions": self.promotions,
+            "demotions": self.demotions,
+            "bypassed": self.bypasses.total(),
+            "bypass_reasons": dict(self.bypasses),
+            "pinned": self.pinned,
             "state": self.health.state,
             "reason": self.health.reason,
             "policy": self.config.policy,

@@ -68,7 +68,8 @@ class Writer:
         for block, checksum in done:
             self._put(reservation, block, checksum, obj)
         assert item.tier is not None
-        item.tier.policy.admit(item.ino, item.charged, 0, self._around.now())
+        if not item.pinned:
+            item.tier.policy.admit(item.ino, item.charged, item.group, self._around.now())
         if item.complete and not was_complete:
             self._completed(reservation, obj)
 
