@@ -40,7 +40,7 @@ def drive(control, link, seconds, size=8 * MIB, want=1000, start=0.0, seed=1):
             control.throttled(now)
         else:
             done += size
-            control.finished(size, first, len(running) + 1, now)
+            control.finished(size, first, now, full=want > len(running) + 1)
     return done / seconds
 
 
@@ -109,7 +109,6 @@ def test_stays_within_bounds(low, high):
         now += chance.expovariate(100)
         if chance.random() < 0.01:
             control.throttled(now)
-        control.finished(
-            chance.randrange(8 * MIB), chance.random(), chance.randrange(high + 2), now
-        )
+        full = chance.random() < 0.8
+        control.finished(chance.randrange(8 * MIB), chance.random(), now, full=full)
         assert min(low, high) <= control.limit <= high

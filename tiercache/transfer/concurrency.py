@@ -74,13 +74,13 @@ class Concurrency:
         self._rate = 0.0
         self._calm_until = float("-inf")
 
-    def finished(self, nbytes: int, latency_s: float, used: int, now: float) -> None:
-        """A request ended well: *latency_s* to its first byte, with *used* at a time."""
+    def finished(self, nbytes: int, latency_s: float, now: float, *, full: bool) -> None:
+        """A request ended well, *latency_s* to its first byte; *full*: others had to wait."""
         current = self._round
         if current is None:
             current = self._round = _Round(now - latency_s)
         current.count += 1
-        current.full += used >= self.limit
+        current.full += full
         current.work += nbytes + _REQUEST_COST
         current.latency_s += latency_s
         elapsed = now - current.began

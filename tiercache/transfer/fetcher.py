@@ -229,6 +229,6 @@ class Fetcher:
     def _learn(self, fetch: Fetch, began: float) -> None:
         now = trio.current_time()
         latency_s = (fetch.first_byte_at or now) - began
-        used = self.admission.connections_used
-        self._concurrency.finished(fetch.size, latency_s, used, now)
+        full = self.admission.waiting > 0
+        self._concurrency.finished(fetch.size, latency_s, now, full=full)
         self.admission.resize(self._concurrency.limit)
