@@ -13,7 +13,7 @@ from tiercache.prefetch.streams import Streams
 from tiercache.prefetch.tails import tail_of
 from tiercache.transfer.fetch import Reason
 from tiercache.transfer.fetcher import Fetcher
-from tiercache.types import Inode
+from tiercache.types import BLOCK_SIZE, Inode
 
 
 class Prefetcher:
@@ -33,7 +33,6 @@ class Prefetcher:
         self._tail = config.tail
         self._ahead = config.files_ahead > 0
         self._now = now
-        self._first = min(config.window_min, part)
         self.streams = Streams(
             config,
             part,
@@ -78,6 +77,9 @@ class Prefetcher:
         return self.streams.wasted_bytes + self.siblings.wasted_bytes
 
     def _fetch_start(self, file: Inode) -> int:
-        """A small file whole, in one GET; of a large one what its stream would begin with."""
-        end = file.size if file.size <= self._part else self._first
+        """A small file whole, in one GET; of a large one the block its reader would begin with.
+
+        No more: who looks at the headers of many large files in turn reads nothing else of them.
+        """
+        end = file.size if file.size <= self._part else BLOCK_SIZE
         return self._fetcher.prefetch(file, 0, end, Reason.NEXT)

@@ -3,7 +3,7 @@
 A cursor is such an order's frontier: it knows the names ahead, and files of a directory that are
 opened one after the other, or nearly so by several workers, move it on. Once it has seen `_PROOF`
 opens net of gaps, the files ahead are fetched while the reader is busy with the present one: small
-ones whole, with one GET each, of large ones (shards) the first part. Shuffled opens never move a
+ones whole, with one GET each, of large ones (shards) the first block. Shuffled opens never move a
 cursor far; a directory in which they are the rule is looked at now and then only.
 
 Pure: there is no clock and no I/O but `Names`, which answers from memory or a local index.
