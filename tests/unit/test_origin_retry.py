@@ -15,9 +15,12 @@ from tiercache.errors import (
     ObjectChangedError,
     ObjectNotFoundError,
     OriginReplyError,
+    OriginThrottledError,
     OriginUnavailableError,
 )
 from tiercache.origin.retry import GAIN_MIN, WARN_INTERVAL_S, RetryingOrigin
+from tiercache.origin.s3_reply import Refusal, error_of
+from tiercache.origin.s3_xml import ErrorBody
 from tiercache.origin.wrapper import OriginWrapper
 from tiercache.testing.data import check
 from tiercache.testing.faulty import FaultyOrigin, SlowOrigin
@@ -255,3 +258,35 @@ async def test_the_rest_is_the_inner_origins(memory):
     await origin.check()
     await origin.aclose()
     assert memory.closed
+
+
+async def test_every_failed_attempt_is_told_of_with_its_kind(faulty, autojump_clock):
+    told = []
+    origin = retrying(faulty)
+    origin.on_failed(told.append)
+    throttled = OriginThrottledError("503 SlowDown")
+    faulty.fail("head", throttled)
+    faulty.fail("head", RESET)
+    faulty.fail("head", ObjectNotFoundError("no"))
+    with pytest.raises(ObjectNotFoundError):
+        await origin.head(b"k")
+    assert told == [throttled, RESET]
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "throttled"),
+    [
+        (503, "SlowDown", True),
+        (503, "", True),
+        (429, "", True),
+        (400, "SlowDown", True),
+        (500, "InternalError", False),
+        (408, "", False),
+        (400, "RequestTimeout", False),
+    ],
+)
+def test_throttling_is_told_from_other_trouble(status, code, throttled):
+    error = error_of(Refusal(status, {"retry-after": "3"}, ErrorBody(code)))
+    assert isinstance(error, OriginUnavailableError)
+    assert isinstance(error, OriginThrottledError) is throttled
+    assert error.retry_after_s == 3
