@@ -108,6 +108,10 @@ class TierConfig:
     reserve_free: int = field(default=1 * GIB, metadata=size(0))
     #: Who leaves when it is full; pin: nobody.
     policy: str = "pin"
+    #: Above this share of the capacity the policy's victims leave ahead of need.
+    high_water: float = field(default=0.95, metadata=bounds(0.01, 1))
+    #: At this share of the capacity that ends.
+    low_water: float = field(default=0.9, metadata=bounds(0, 1))
     #: boot: on first use per boot. always: on each read, which rules passthrough out.
     verify: str = field(default="boot", metadata=choice("boot", "always"))
 
@@ -198,6 +202,8 @@ class MoveConfig:
     concurrency: int = field(default=4, metadata=bounds(1, 256))
     #: How much hotter than the coldest resident a file must be to take its place.
     margin: float = field(default=1.5, metadata=bounds(1, 1000))
+    #: What came from another tier does not leave again before this time.
+    residence_s: float = field(default=300.0, metadata=bounds(0, 365 * 86400))
     #: When readers make moves wait.
     backoff: str = field(
         default="any_user_io", metadata=choice("any_user_io", "same_device", "never")

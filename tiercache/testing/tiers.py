@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,13 @@ class Cache:
         self.limits = limits or Limits()
         self.evicted: list[int] = []
         self.store = self.open()
+
+    def set_capacities(self, *capacities: int) -> None:
+        """Open again with tiers of different sizes."""
+        self.store.close()
+        pairs = zip(self.configs, capacities, strict=True)
+        self.configs = [replace(config, capacity=nbytes) for config, nbytes in pairs]
+        self.open()
 
     # -- the life of a process -------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
@@ -61,6 +61,7 @@ class Housekeeping:
         self._dirty, self._describe, self._verify = trio.Event(), trio.Event(), trio.Event()
         self._unlink, self._wanted = trio.Event(), trio.Event()
         self._usage: dict[Place, int] = {}
+        self.on_interval: Callable[[], None] = lambda: None
         self._table.on_dirty = lambda: self._dirty.set()
         self._removal.on_queue = lambda: self._unlink.set()
         self._room.on_wanted = lambda: self._wanted.set()
@@ -102,6 +103,7 @@ class Housekeeping:
     async def _usage_writer(self) -> None:
         while True:
             await trio.sleep(self._limits.usage_interval_s)
+            self.on_interval()
             await self._in_thread(partial(self.write_usage, self.usage()))
 
     def usage(self) -> dict[Place, int]:

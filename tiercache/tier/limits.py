@@ -18,6 +18,8 @@ class Limits:
 
     #: Residency records in memory that nothing needs right now; about 500 bytes for a small object.
     objects: int = 32768
+    #: Objects, and datasets, whose heat is remembered; about 200 bytes each.
+    heats: int = 65536
     #: Open mirror files kept for reading.
     fds: int = 512
     #: Entries of each background queue; what does not fit is done on a later occasion.

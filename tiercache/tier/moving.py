@@ -156,10 +156,11 @@ class Moves:
             if stat is None:
                 return False
             self._switch(item, target, copy, stat)
-            return True
         except CorruptBlockError as corrupt:
             self._drop(item, corrupt.block)
             return False
+        else:
+            return True
         finally:
             copy.discard()
             close(self._system, source)

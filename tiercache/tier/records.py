@@ -117,9 +117,18 @@ def decode_header(record: bytes | None) -> tuple[Header, bytes] | None:
     payload = unseal(record)
     if payload is None or len(payload) < _HEADER.size or payload[0] != _VERSION:
         return None
-    _version, flags, *fields = _HEADER.unpack_from(payload)
+    _, flags, place, digest, file_id, size, charged, ctime_ns, boot, group = _HEADER.unpack_from(
+        payload
+    )
     header = Header(
-        *fields,
+        place,
+        digest,
+        file_id,
+        size,
+        charged,
+        ctime_ns,
+        boot,
+        group,
         complete=bool(flags & _COMPLETE),
         sidecar=bool(flags & _SIDECAR),
         pinned=bool(flags & _PINNED),

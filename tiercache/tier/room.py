@@ -107,6 +107,10 @@ class Room:
         gives = place.tier.policy.victim(self._now()) is not None
         return gives and self._make_room(place, need)
 
+    def fits(self, place: Place, need: int) -> bool:
+        """Whether *need* bytes fit at *place* as it is."""
+        return self._short(place, need) <= 0
+
     def make_room(self, place: Place, need: int) -> bool:
         """Whether *need* bytes fit at *place*, after evictions if the policy has victims."""
         return self._make_room(place, need)

@@ -14,13 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tiercache.config import TierConfig
+from tiercache.config import HeatConfig, MoveConfig, TierConfig
 from tiercache.policy import EvictionPolicy
 from tiercache.tier.audit import Audit
+from tiercache.tier.exchange import Exchange
 from tiercache.tier.files import OpenFiles
 from tiercache.tier.housekeeping import Housekeeping
 from tiercache.tier.layout import Namer
 from tiercache.tier.limits import Limits, Surroundings
+from tiercache.tier.moving import Moves
 from tiercache.tier.place import Place, read_usage
 from tiercache.tier.reader import Reader
 from tiercache.tier.records import CLEAN_KEY, decode_totals, totals_key
@@ -30,6 +32,7 @@ from tiercache.tier.residency import Residency
 from tiercache.tier.room import Room
 from tiercache.tier.table import Table
 from tiercache.tier.tier import Tier
+from tiercache.tier.usage import Usage
 from tiercache.tier.writer import Writer
 from tiercache.types import Inode, KeyValues
 
@@ -39,7 +42,7 @@ __all__ = ["Limits", "Reservation", "Surroundings", "TierStore"]
 class TierStore:
     """An ordered chain of tiers, hottest first, for the objects of one origin."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - called by `open` alone
         self,
         tiers: list[Tier],
         kv: KeyValues,
@@ -47,6 +50,8 @@ class TierStore:
         boot_id: str,
         around: Surroundings,
         *,
+        heat: HeatConfig,
+        move: MoveConfig,
         adopt: bool,
     ) -> None:
         self.tiers = tiers
@@ -57,6 +62,8 @@ class TierStore:
         self._table = Table(kv, places, namer, boot_id, self._files, around)
         self._removal = Removal(self._table, self._files, around)
         room = Room(tiers, self._table, self._removal, around)
+        self.usage = Usage(heat, kv, around.limits.heats)
+        self._table.group_of = self.usage.group_of
         self._reader = Reader(self._table, self._files, self._removal, around)
         self._writer = Writer(self._table, self._files, self._removal, room, around)
         unclean = self._recall(places, adopt=adopt)
@@ -68,6 +75,18 @@ class TierStore:
         self._table.on_bare = self._keeping.describe
         self._writer.on_complete = self._keeping.describe
         room.on_settled = audit.note
+        self._keeping.on_interval = self.usage.flush
+        moves = Moves(
+            self._table,
+            self._files,
+            self._removal,
+            around,
+            drop=self._reader.drop,
+            announce=audit.note,
+        )
+        self.exchange = Exchange(
+            tiers, (self._table, self._removal, room, moves), self.usage, move, around
+        )
 
     @classmethod
     def open(  # noqa: PLR0913 - the composition root names every part once
@@ -78,6 +97,8 @@ class TierStore:
         kv: KeyValues,
         boot_id: str,
         policy: Callable[[str, int], EvictionPolicy],
+        heat: HeatConfig | None = None,
+        move: MoveConfig | None = None,
         adopt: bool = False,
         around: Surroundings | None = None,
     ) -> TierStore:
@@ -92,7 +113,16 @@ class TierStore:
             _open_tier(level, config, origin_identity, policy, around)
             for level, config in enumerate(tiers)
         ]
-        store = cls(chain, kv, Namer(origin_identity), boot_id, around, adopt=adopt)
+        store = cls(
+            chain,
+            kv,
+            Namer(origin_identity),
+            boot_id,
+            around,
+            heat=heat or HeatConfig(),
+            move=move or MoveConfig(),
+            adopt=adopt,
+        )
         for tier in chain:
             try:
                 tier.settle_capacity()
@@ -167,9 +197,18 @@ class TierStore:
     def touch(self, obj: Inode) -> None:
         """*obj* was used."""
         item = self._table.get(obj)
-        if item is not None and item.tier is not None:
-            item.tier.policy.access(item.ino, self._around.now())
-            self._table.touch(item)
+        if item is None:
+            return
+        now = self._around.now()
+        self.usage.use(item.ino, item.group, now)
+        tier = item.tier
+        if tier is None:
+            item.refused = 0
+            return
+        tier.policy.access(item.ino, now)
+        self._table.touch(item)
+        if tier.level:
+            self.exchange.used(item.ino)
 
     def served(self, obj: Inode, nbytes: int) -> None:
         """*nbytes* of *obj* were read from a tier by other means than this store."""
@@ -229,8 +268,9 @@ class TierStore:
         await self._keeping.run()
 
     def flush(self) -> None:
-        """Hand every change of residency to the catalog now."""
+        """Hand every change of residency and of heat to the catalog now."""
         self._table.flush()
+        self.usage.flush()
 
     def close(self) -> None:
         """Leave all such that the next open needs no audit. The catalog must still be open."""
@@ -238,7 +278,7 @@ class TierStore:
             path, item = self._removal.queue.popleft()
             self._removal.unlink_queued(path)
             self._removal.unlinked(item)
-        self._table.flush()
+        self.flush()
         self._kv.put_many([(CLEAN_KEY, b"1")])
         self._keeping.write_usage(self._keeping.usage())
         self._files.close_all()

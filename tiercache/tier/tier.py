@@ -71,6 +71,16 @@ class Tier:
         return sum(place.used for place in self.places)
 
     @property
+    def high_water(self) -> int:
+        """Bytes used above which victims leave ahead of need."""
+        return int(self.capacity * self.config.high_water)
+
+    @property
+    def low_water(self) -> int:
+        """Bytes used at which that ends."""
+        return int(self.capacity * self.config.low_water)
+
+    @property
     def free(self) -> int:
         """Bytes of the capacity nobody has; negative when it was lowered."""
         return self.capacity - self.used
