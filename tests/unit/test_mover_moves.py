@@ -231,7 +231,7 @@ async def test_moves_are_suspended_when_they_fail_and_resumed_by_a_probe(tmp_pat
     objects = [file(ino, MIB) for ino in range(7, 17)]
     for obj in objects:
         await put_below(cache, obj)
-    system.broken = {"fdatasync"}
+    system.broken = {"preadv"}
     mover = mover_of(cache, suspend_error_min=4, concurrency=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tiercache.transfer.mover.log.warning", lambda *_: None)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import os
 from array import array
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
@@ -68,14 +68,15 @@ class Copy:
     def begin(self) -> None:
         """Create the file, as long as the object."""
         path = self._target.data(self._name)
-        with contextlib.suppress(FileNotFoundError):
-            self._system.unlink(path)  # what a move left behind that was killed
-        try:
-            self.fd = self._system.open(path, _CREATE, _MODE)
-        except FileNotFoundError:
-            self._target.make_shard(self._name)
-            self.fd = self._system.open(path, _CREATE, _MODE)
-        self._system.ftruncate(self.fd, self._size)
+        with self._blaming_target():
+            with contextlib.suppress(FileNotFoundError):
+                self._system.unlink(path)  # what a move left behind that was killed
+            try:
+                self.fd = self._system.open(path, _CREATE, _MODE)
+            except FileNotFoundError:
+                self._target.make_shard(self._name)
+                self.fd = self._system.open(path, _CREATE, _MODE)
+            self._system.ftruncate(self.fd, self._size)
 
     def copy(self, source: int, first: int, end: int) -> int:
         """Copy the resident ones of blocks [first, end) from *source*; bytes copied.
@@ -91,14 +92,25 @@ class Copy:
                 whole = read_whole(self._system, source, part, low)
                 if not whole or xxhash.xxh3_64_intdigest(part) != self.sums[block]:
                     raise CorruptBlockError(block)
-                write_all(self._system, self.fd, part, low)
+                with self._blaming_target():
+                    write_all(self._system, self.fd, part, low)
                 copied += high - low
         return copied
 
     def finish(self) -> os.stat_result:
         """Make it durable: the only other copy is about to go."""
-        self._system.fdatasync(self.fd)
-        return self._system.fstat(self.fd)
+        with self._blaming_target():
+            self._system.fdatasync(self.fd)
+            return self._system.fstat(self.fd)
+
+    @contextlib.contextmanager
+    def _blaming_target(self) -> Iterator[None]:
+        """Tell the target's health what its disk did."""
+        try:
+            yield
+        except OSError as error:
+            self._target.tier.health.write_failed(error)
+            raise
 
     def discard(self) -> None:
         """Take it away again."""
