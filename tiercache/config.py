@@ -112,6 +112,10 @@ class TierConfig:
     high_water: float = field(default=0.95, metadata=bounds(0.01, 1))
     #: At this share of the capacity that ends.
     low_water: float = field(default=0.9, metadata=bounds(0, 1))
+    #: Reads, and writes, at a time that its disks get; 0: no limit. A spinning disk wants few.
+    io_slots: int = field(default=0, metadata=bounds(0, 4096))
+    #: Bytes a day, for flash wears out: newcomers that would exceed it bypass it; 0: no limit.
+    write_budget_per_day: int = field(default=0, metadata=size(0))
     #: boot: on first use per boot. always: on each read, which rules passthrough out.
     verify: str = field(default="boot", metadata=choice("boot", "always"))
 
@@ -238,6 +242,8 @@ class Config:
     mount: MountConfig
     tiers: tuple[TierConfig, ...]
     transfer: TransferConfig = field(default_factory=TransferConfig)
+    heat: HeatConfig = field(default_factory=HeatConfig)
+    move: MoveConfig = field(default_factory=MoveConfig)
     prefetch: PrefetchConfig = field(default_factory=PrefetchConfig)
     catalog: CatalogConfig = field(default_factory=CatalogConfig)
     #: Least severe messages that are logged.

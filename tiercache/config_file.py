@@ -19,7 +19,9 @@ from typing import Any, Final
 from tiercache.config import (
     CatalogConfig,
     Config,
+    HeatConfig,
     MountConfig,
+    MoveConfig,
     OriginConfig,
     PrefetchConfig,
     TierConfig,
@@ -45,6 +47,8 @@ SECTIONS: Final[Mapping[str, type]] = {
     "origin": OriginConfig,
     "mount": MountConfig,
     "transfer": TransferConfig,
+    "heat": HeatConfig,
+    "move": MoveConfig,
     "prefetch": PrefetchConfig,
     "catalog": CatalogConfig,
 }

@@ -41,6 +41,7 @@ from tiercache.policy import EvictionPolicy
 from tiercache.prefetch.prefetcher import Prefetcher
 from tiercache.tier.store import TierStore
 from tiercache.transfer.fetcher import Fetcher
+from tiercache.transfer.mover import Mover
 from tiercache.transfer.requests import Requests, SingleFlight
 from tiercache.vfs.api import Ownership
 from tiercache.vfs.filesystem import TieredFilesystem
@@ -106,12 +107,14 @@ class Stack:
     prefetcher: Prefetcher
     namespace: Namespace
     filesystem: TieredFilesystem
+    mover: Mover
 
     def status(self) -> dict[str, Any]:
         """Everything but the driver, for `tiercache status`."""
         return {
             "origin": {"name": self.origin.name, **self.origin.describe()},
             "tiers": self.store.status(),
+            "moves": self.mover.status(),
             "in_flight": self.fetcher.admission.connections_used,
             "queued": self.fetcher.admission.waiting,
             "concurrency": self.fetcher.concurrency,
@@ -159,12 +162,20 @@ async def open_stack(
         kv=catalog.kv,
         boot_id=boot,
         policy=find_policy,
+        heat=config.heat,
+        move=config.move,
         adopt=catalog.rebuilt is not None,
     )
     try:
         async with trio.open_nursery() as nursery:
             stack = _wire(config, origin, catalog, store, nursery, now)
-            for task in (catalog.run, store.run, stack.fetcher.run, stack.hedging.run):
+            for task in (
+                catalog.run,
+                store.run,
+                stack.fetcher.run,
+                stack.hedging.run,
+                stack.mover.run,
+            ):
                 nursery.start_soon(task)
             if fresh:
                 nursery.start_soon(_sweep, catalog, store)
@@ -207,6 +218,11 @@ def _wire(
         prefetcher=prefetcher,
         namespace=namespace,
         filesystem=filesystem,
+        mover=Mover(
+            store.exchange,
+            config.move,
+            activity=lambda: filesystem.stats.reads + filesystem.stats.opens,
+        ),
     )
 
 

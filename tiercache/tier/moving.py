@@ -92,7 +92,7 @@ class Copy:
                 whole = read_whole(self._system, source, part, low)
                 if not whole or xxhash.xxh3_64_intdigest(part) != self.sums[block]:
                     raise CorruptBlockError(block)
-                with self._blaming_target():
+                with self._blaming_target(), self._target.tier.write_slots:
                     write_all(self._system, self.fd, part, low)
                 copied += high - low
         return copied
@@ -218,6 +218,7 @@ class Moves:
         nbytes, copy.nbytes = copy.nbytes, 0
         target.reserved -= nbytes
         self._table.charge(new, nbytes)
+        self._table.wrote(target.tier, nbytes)
         target.totals.blocks += resident
         self._removal.replace(item, new)
         fd, copy.fd = copy.fd, -1

@@ -68,7 +68,12 @@ class Reader:
         try:
             # Not abandoned when cancelled: nothing may write to the caller's buffer after that.
             outcome = await trio.to_thread.run_sync(
-                read_planned, self._system, what, offset, into, limiter=self._threads
+                read_planned,
+                self._system,
+                what,
+                offset,
+                into,
+                limiter=tier.read_slots or self._threads,
             )
         finally:
             self._unpin(item)
@@ -92,7 +97,10 @@ class Reader:
         self._pin(item)
         try:
             outcome = await trio.to_thread.run_sync(
-                verify_planned, self._system, what, limiter=self._threads
+                verify_planned,
+                self._system,
+                what,
+                limiter=item.tier.read_slots or self._threads,
             )
         finally:
             self._unpin(item)

@@ -4,6 +4,7 @@
     Ts <ino:8> <segment:4>  segments 1 and up
     Tk <ino:8>              bytes of an unlinked file that the kernel still holds
     Tu <place:8>            totals of one tier path, consistent with the headers
+    Tw <tier name>          bytes written to a tier today
     Tc                      present after a clean stop
 
 A segment is 1,024 blocks: one byte of presence and eight of xxh3-64 per block, so an object of
@@ -81,6 +82,11 @@ def kept_key(ino: int) -> bytes:
 def totals_key(place: bytes) -> bytes:
     """Key of a tier path's totals."""
     return b"Tu" + place
+
+
+def budget_key(tier: str) -> bytes:
+    """Key of what was written to a tier today."""
+    return b"Tw" + tier.encode()
 
 
 def key_ino(key: bytes) -> int:

@@ -83,7 +83,8 @@ class Reservation:
         assert len(data) == end - start
         try:
             fd = self._open()
-            write_all(self._system, fd, data, start)
+            with self._place.tier.write_slots:
+                write_all(self._system, fd, data, start)
         except OSError as error:
             self.failed = True
             self._place.tier.health.write_failed(error)

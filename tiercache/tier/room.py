@@ -89,6 +89,8 @@ class Room:
             return "not writable"
         if whole > tier.capacity:
             return "too large"
+        if not tier.budget.allows(whole, self._now()):
+            return "write budget"
         if item.refused >> tier.level & 1:
             return "policy"
         if item.pinned or tier.policy.wants(item.ino, whole, item.group, self._now()):

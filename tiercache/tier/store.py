@@ -25,7 +25,7 @@ from tiercache.tier.limits import Limits, Surroundings
 from tiercache.tier.moving import Moves
 from tiercache.tier.place import Place, read_usage
 from tiercache.tier.reader import Reader
-from tiercache.tier.records import CLEAN_KEY, decode_totals, totals_key
+from tiercache.tier.records import CLEAN_KEY, budget_key, decode_totals, totals_key
 from tiercache.tier.removal import Removal
 from tiercache.tier.reservation import Reservation
 from tiercache.tier.residency import Residency
@@ -143,6 +143,8 @@ class TierStore:
                 place.unclaimed.estimate(read_usage(place.home) or 0)
             if adopt or not clean or totals is None:
                 unclean.append(place)
+        for tier in self.tiers:
+            tier.budget.restore(self._kv.get(budget_key(tier.name)))
         self._removal.recall(self._kv, places)
         return unclean
 

@@ -25,6 +25,7 @@ from tiercache.tier.records import (
     SEGMENT,
     Header,
     Totals,
+    budget_key,
     decode_header,
     decode_segment,
     encode_header,
@@ -39,6 +40,7 @@ from tiercache.tier.records import (
     unseal,
 )
 from tiercache.tier.residency import Residency
+from tiercache.tier.tier import Tier
 from tiercache.types import Inode, KeyValues
 
 #: Asked about objects that nothing is known of: fills the residency if the disk knows more.
@@ -67,6 +69,7 @@ class Table:
         self._boot = hashlib.blake2b(boot_id.encode(), digest_size=8).digest()
         self._files = files
         self._limit = around.limits.objects
+        self._now = around.now
         self._loaded: OrderedDict[int, Residency] = OrderedDict()
         self._dirty: dict[Residency, None] = {}
         self._deleted: dict[bytes, None] = {}
@@ -279,6 +282,12 @@ class Table:
         item.place.totals.nbytes += nbytes
         if item.pinned:
             item.place.tier.pin(nbytes)
+
+    def wrote(self, tier: Tier, nbytes: int) -> None:
+        """*nbytes* were written to *tier*, which may have a daily budget."""
+        if tier.budget.per_day:
+            tier.budget.spend(nbytes, self._now())
+            self._extra[budget_key(tier.name)] = tier.budget.record()
 
     def discharge(self, item: Residency) -> None:
         """*item* is no longer an object of its place."""

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+
+import trio
 
 from tiercache.config import TierConfig
 from tiercache.policy import EvictionPolicy
+from tiercache.tier.budget import WriteBudget
 from tiercache.tier.health import Health
 from tiercache.tier.limits import Surroundings
 from tiercache.tier.place import Place
@@ -42,6 +47,14 @@ class Tier:
         self.bypasses: Counter[str] = Counter()
         #: Whether somebody moves victims down before the tier is full.
         self.demotes = False
+        self.budget = WriteBudget(config.write_budget_per_day)
+        slots = config.io_slots
+        #: Bounds the threads that read here; None: the store's own bound.
+        self.read_slots = trio.CapacityLimiter(slots) if slots else None
+        #: Bounds the threads that write here.
+        self.write_slots: AbstractContextManager[object] = (
+            threading.BoundedSemaphore(slots) if slots else nullcontext()
+        )
         #: Bytes of pinned objects, of which the policy knows nothing.
         self.pinned = 0
         #: Bytes whose files a thread is about to unlink.
@@ -123,6 +136,10 @@ class Tier:
             "bypassed": self.bypasses.total(),
             "bypass_reasons": dict(self.bypasses),
             "pinned": self.pinned,
+            "high_water": self.high_water,
+            "low_water": self.low_water,
+            "written_today": self.budget.written,
+            "write_budget_per_day": self.budget.per_day,
             "state": self.health.state,
             "reason": self.health.reason,
             "policy": self.config.policy,

@@ -87,6 +87,7 @@ class Writer:
         if not item.charged:
             cost += overhead(item.blocks, len(obj.key))
         self._table.charge(item, cost)
+        self._table.wrote(item.tier, cost)
         self._spend(reservation, cost)
         if not item.present[block]:
             item.place.totals.blocks += 1

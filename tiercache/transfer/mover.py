@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Any
 
 import trio
 
@@ -54,6 +55,14 @@ class Mover:
         self.failures = 0
         for tier in exchange.tiers[:-1]:
             tier.demotes = not config.dry_run
+
+    def status(self) -> dict[str, Any]:
+        """Facts for `tiercache status`."""
+        return {
+            "suspended": self.suspended,
+            "failures": self.failures,
+            "dry_run": self._config.dry_run,
+        }
 
     @property
     def suspended(self) -> bool:
