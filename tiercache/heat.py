@@ -40,9 +40,9 @@ class Heat:
     def __len__(self) -> int:
         return len(self._scores)
 
-    def use(self, item: int, now: float) -> int | None:
-        """*item* was used; returns who was forgotten for it, if anybody."""
-        return self.add(item, now / self._half_life_s)
+    def use(self, item: int, now: float, times: int = 1) -> int | None:
+        """*item* was used, *times* at once; returns who was forgotten for it, if anybody."""
+        return self.add(item, now / self._half_life_s + math.log2(times))
 
     def add(self, item: int, score: float) -> int | None:
         """Add uses whose score is known, as of one kept by an earlier process."""

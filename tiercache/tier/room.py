@@ -1,9 +1,9 @@
 """Space before bytes: chooses the tier of an object and makes room there, or says no.
 
-The hottest tier that has room for the whole object takes it; else the hottest whose policy gives
-something up; else the hottest with room for what is wanted now. What belongs to nobody (other
-origins, files without a record) goes before any object does, but in the background: the newcomer
-bypasses the tier meanwhile.
+Of the tiers that admit an object, the hottest with room for all of it takes it: nothing is lost
+while there is room anywhere, and the mover puts it right later. Else the hottest that has, or whose
+policy makes, room for what is wanted now. What belongs to nobody (other origins, files without a
+record) goes before any object does, but in the background: the newcomer bypasses the tier meanwhile.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Room:
     def _settle(self, item: Residency, need: int, whole: int) -> bool:
         able = [tier for tier in self._tiers if self._admits(tier, item, whole)]
         attempts: Iterable[Callable[[Place], bool]] = (
-            lambda place: self._fits_whole(place, need, whole),
+            lambda place: self.fits(place, whole),
             lambda place: self._make_room(place, need),
         )
         for attempt in attempts:
@@ -101,13 +101,6 @@ class Room:
     def roomiest(self, tier: Tier) -> Place:
         """The directory of *tier* for a new object."""
         return tier.roomiest(lambda place: -self._short(place, 0))
-
-    def _fits_whole(self, place: Place, need: int, whole: int) -> bool:
-        """There is room for all of it, or the policy makes room bit by bit."""
-        if self._short(place, whole) <= 0:
-            return True
-        gives = place.tier.policy.victim(self._now()) is not None
-        return gives and self._make_room(place, need)
 
     def fits(self, place: Place, need: int) -> bool:
         """Whether *need* bytes fit at *place* as it is."""

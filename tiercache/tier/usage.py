@@ -21,6 +21,11 @@ _SCORE = struct.Struct("<d")
 #: Directories whose dataset is remembered.
 _NAMES_MAX = 4096
 
+#: Opens collected before they are added up: so many objects, within this part of the half-life.
+#: The error is below a tenth of a per cent.
+_BATCH_MAX = 1024
+_BATCH_PART = 1e-3
+
 
 class Usage:
     """Heat of objects and of groups. On the loop. Times are seconds since the epoch."""
@@ -35,6 +40,11 @@ class Usage:
         }
         self._objects, self._groups = self._heat.values()
         self._numbers: dict[bytes, int] = {}
+        # Opens that count as of `_since`, collected until `_until`.
+        self._batch_s = config.half_life_s * _BATCH_PART
+        self._since = self._until = 0.0
+        self._opened: dict[int, int] = {}
+        self._entered: dict[int, int] = {}
         self._changed: dict[bytes, None] = {}
         for prefix, heat in self._heat.items():
             for key, value in kv.scan(prefix):
@@ -54,25 +64,44 @@ class Usage:
 
     def use(self, ino: int, group: int, now: float) -> None:
         """Object *ino* of *group* was opened."""
-        self._use(_OBJECTS, self._objects, ino, now)
-        self._use(_GROUPS, self._groups, group, now)
-
-    def _use(self, prefix: bytes, heat: Heat, item: int, now: float) -> None:
-        gone = heat.use(item, now)
-        self._changed[prefix + item.to_bytes(8, "big")] = None
-        if gone is not None:
-            self._changed[prefix + gone.to_bytes(8, "big")] = None
+        if (
+            not self._opened
+            or not self._since <= now < self._until
+            or len(self._opened) >= _BATCH_MAX
+        ):
+            self._fold()
+            self._since, self._until = now, now + self._batch_s
+        self._opened[ino] = self._opened.get(ino, 0) + 1
+        self._entered[group] = self._entered.get(group, 0) + 1
 
     def count(self, ino: int, now: float) -> float:
         """Opens of object *ino*, each weighted by its age."""
+        self._fold()
         return self._objects.count(ino, now)
 
     def group_count(self, group: int, now: float) -> float:
         """Opens in *group*, each weighted by its age."""
+        self._fold()
         return self._groups.count(group, now)
+
+    def _fold(self) -> None:
+        """Add what was collected to the averages: an open itself costs two dictionary entries."""
+        if self._opened:
+            opened, self._opened = self._opened, {}
+            entered, self._entered = self._entered, {}
+            self._add(_OBJECTS, self._objects, opened)
+            self._add(_GROUPS, self._groups, entered)
+
+    def _add(self, prefix: bytes, heat: Heat, uses: dict[int, int]) -> None:
+        for item, times in uses.items():
+            gone = heat.use(item, self._since, times)
+            self._changed[prefix + item.to_bytes(8, "big")] = None
+            if gone is not None:
+                self._changed[prefix + gone.to_bytes(8, "big")] = None
 
     def flush(self) -> None:
         """Hand what changed to the catalog."""
+        self._fold()
         if self._changed:
             changed, self._changed = self._changed, {}
             self._kv.put_many([(key, self._record(key)) for key in changed])
