@@ -3,7 +3,8 @@
 Of the tiers that admit an object, the hottest with room for all of it takes it: nothing is lost
 while there is room anywhere, and the mover puts it right later. Else the hottest that has, or whose
 policy makes, room for what is wanted now. What belongs to nobody (other origins, files without a
-record) goes before any object does, but in the background: the newcomer bypasses the tier meanwhile.
+record) goes before any object does, but in the background: the newcomer bypasses the tiers so
+long.
 """
 
 from __future__ import annotations
