@@ -12,27 +12,22 @@ or stall go on when their rule is released and end with the proxy, so no test ne
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import http.client
-import itertools
-import re
 import socket
 import ssl
-import struct
 import threading
 import urllib.parse
-from collections.abc import Callable, Iterator
-from typing import BinaryIO, Self
+from collections.abc import Callable
+from typing import Self
 
 from tiercache.testing import proxyhttp
+from tiercache.testing.faultconnection import Connection
 from tiercache.testing.faults import Fault, Match, Pacer, Rule, s3_error
 from tiercache.testing.proxyhttp import Reply, Request
 from tiercache.testing.s3server import S3Server
 
 __all__ = ["Fault", "FaultProxy", "Request", "Rule", "s3_error"]
-
-_RESET = struct.pack("ii", 1, 0)  # SO_LINGER on, for no time: close sends RST
 
 
 class FaultProxy:
@@ -62,7 +57,7 @@ class FaultProxy:
         self._changed = threading.Condition()
         self._requests: list[Request] = []
         self._rules: list[Rule] = []
-        self._connections: set[_Connection] = set()
+        self._connections: set[Connection] = set()
         self._threads: list[threading.Thread] = []
         self._listener: socket.socket | None = None
         self._port = 0
@@ -193,7 +188,7 @@ class FaultProxy:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
                 sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-            connection = _Connection(self, sock)
+            connection = Connection(self, sock)
             with self._changed:
                 self._connections.add(connection)
             self._spawn(connection.run)
@@ -207,25 +202,25 @@ class FaultProxy:
             self._changed.notify_all()
             return next((rule for rule in self._rules if rule.claim(request)), self._pass)
 
-    def gone(self, connection: _Connection) -> None:
+    def gone(self, connection: Connection) -> None:
         """Forget *connection*, whose socket is closed."""
         with self._changed:
             self._connections.discard(connection)
 
-    def hold(self, rule: Rule, connection: _Connection) -> None:
-        """Block until *rule* is released; `_CutError` when *connection* is to end."""
+    def hold(self, rule: Rule, connection: Connection) -> None:
+        """Block until *rule* is released; `CutError` when *connection* is to end."""
         with self._changed:
             self._changed.wait_for(lambda: rule.released or connection.aborted)
         connection.check()
 
-    def pause(self, seconds: float, connection: _Connection) -> None:
-        """Block for *seconds*; `_CutError` when *connection* is to end."""
+    def pause(self, seconds: float, connection: Connection) -> None:
+        """Block for *seconds*; `CutError` when *connection* is to end."""
         if seconds > 0:
             with self._changed:
                 self._changed.wait_for(lambda: connection.aborted, seconds)
         connection.check()
 
-    def pace(self, size: int, rule: Rule, connection: _Connection) -> None:
+    def pace(self, size: int, rule: Rule, connection: Connection) -> None:
         """Block for as long as sending *size* bytes should have taken."""
         self.pause(max(self._pacer.reserve(size), rule.pacer.reserve(size)), connection)
 
@@ -248,149 +243,3 @@ class FaultProxy:
         return dataclasses.replace(
             request, target=target, raw_headers=[("Host", self._netloc), *kept]
         )
-
-
-class _CutError(Exception):
-    """The connection ends here, on purpose."""
-
-
-class _Connection:
-    """One client connection and its thread."""
-
-    def __init__(self, proxy: FaultProxy, sock: socket.socket) -> None:
-        self._proxy = proxy
-        self._sock = sock
-        self.aborted = False
-
-    def abort(self, how: int) -> None:
-        """Make the thread end with RST. Called under the proxy's lock, from any thread.
-
-        SHUT_RD wakes a thread that reads or holds and keeps FIN from going out before RST; only
-        SHUT_RDWR wakes one whose client does not read.
-        """
-        self.aborted = True
-        with contextlib.suppress(OSError):
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-            # The method of the base class: that of a TLS socket would drop its encryption.
-            socket.socket.shutdown(self._sock, how)
-
-    def check(self) -> None:
-        """Raise `_CutError` if the connection is to end."""
-        if self.aborted:
-            raise _CutError
-
-    def run(self) -> None:
-        """Serve requests until either side ends the connection."""
-        try:
-            with self._sock.makefile("rb") as stream:
-                while self._serve_one(stream):
-                    pass
-        except (OSError, http.client.HTTPException, _CutError):
-            pass  # the client gave up, the server did, or a fault says so
-        finally:
-            self._proxy.gone(self)
-            self._sock.close()
-
-    def _serve_one(self, stream: BinaryIO) -> bool:
-        """Answer the next request; whether the connection may carry another."""
-        request = proxyhttp.read_head(stream)
-        if request is None:
-            return False
-        if request.headers.get("expect", "").lower() == "100-continue":
-            self._sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
-        proxyhttp.read_body(stream, request)
-        rule = self._proxy.arrived(request)
-        with self._answer(request, rule) as reply:
-            self._send(reply, request, rule)
-        asked_to_close = request.headers.get("connection", "").lower() == "close"
-        told_to_close = (reply.header("Connection") or "").lower() == "close"
-        return not (rule.fault.close_after or asked_to_close or told_to_close)
-
-    @contextlib.contextmanager
-    def _answer(self, request: Request, rule: Rule) -> Iterator[Reply]:
-        """The reply, faults of its content included; its body is valid within."""
-        fault = rule.fault
-        self._proxy.pause(self._proxy.latency_s + fault.delay_s, self)
-        if fault.hang:
-            self._proxy.hold(rule, self)
-        if fault.reset_before:
-            self._cut(reset=True)
-        if fault.status is not None or fault.redirect is not None:
-            yield _altered(_invented(request, fault), request, fault)
-            return
-        reply, upstream = self._proxy.ask(request, fault)
-        with contextlib.closing(upstream):
-            yield _altered(reply, request, fault)
-
-    def _send(self, reply: Reply, request: Request, rule: Rule) -> None:
-        fault = rule.fault
-        request.status = reply.status
-        self._sock.sendall(proxyhttp.head_bytes(reply))
-        marks = {fault.stall_after, fault.reset_after, fault.truncate_after} - {None}
-        pieces = proxyhttp.split_at(reply.body, [mark for mark in marks if mark is not None])
-        for piece in itertools.chain(pieces, [b""]):
-            self._interrupt(request.sent, rule)
-            if piece:
-                request.sent += len(piece)  # first: a client that has it must find it counted
-                self._sock.sendall(piece if reply.length is not None else proxyhttp.chunk(piece))
-                self._proxy.pace(len(piece), rule, self)
-        if reply.length is None:
-            self._sock.sendall(proxyhttp.chunk(b""))
-
-    def _interrupt(self, sent: int, rule: Rule) -> None:
-        """Do what is to be done after *sent* bytes of the body."""
-        if sent == rule.fault.stall_after:
-            self._proxy.hold(rule, self)
-        if sent == rule.fault.reset_after:
-            self._cut(reset=True)
-        if sent == rule.fault.truncate_after:
-            self._cut()
-
-    def _cut(self, *, reset: bool = False) -> None:
-        if reset:
-            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        raise _CutError
-
-
-def _invented(request: Request, fault: Fault) -> Reply:
-    """A reply that no server made."""
-    status = fault.status or 307
-    reason = http.client.responses.get(status, "Unknown")
-    headers = [("Content-Type", "application/xml")]
-    if fault.redirect is not None:
-        headers.append(("Location", fault.redirect))
-    body = b"" if request.method == "HEAD" else fault.body
-    headers.append(("Content-Length", str(len(body))))
-    return Reply(status, reason, headers, [body], len(body))
-
-
-def _altered(reply: Reply, request: Request, fault: Fault) -> Reply:
-    """*reply* with the faults of its headers and its body."""
-    stated = reply.header("Content-Range")
-    if stated is not None:
-        reply.set_header("Content-Range", _content_range(stated, fault))
-    if fault.length_delta and reply.length is not None:
-        reply.length += fault.length_delta
-        reply.set_header("Content-Length", str(reply.length))
-        reply.body = proxyhttp.resized(reply.body, reply.length)
-    if fault.corrupt_at is not None:
-        reply.body = proxyhttp.with_flipped_bit(reply.body, fault.corrupt_at)
-    if fault.chunked and request.method != "HEAD":
-        reply.length = None
-        reply.set_header("Content-Length", None)
-    if reply.length is None:
-        reply.set_header("Transfer-Encoding", "chunked")
-    for name, value in fault.headers.items():
-        reply.set_header(name, value)
-    return reply
-
-
-def _content_range(stated: str, fault: Fault) -> str | None:
-    """`bytes A-B/SIZE`, moved or dropped."""
-    if fault.drop_content_range:
-        return None
-    return re.sub(
-        r"(\d+)-(\d+)/",
-        lambda m: "{}-{}/".format(*(int(end) + fault.shift_content_range for end in m.groups())),
-        stated,
-    )

@@ -43,7 +43,37 @@ class _Failure:
         return True
 
 
-class FaultyOrigin(OriginWrapper):
+class _Interposed(OriginWrapper):
+    """Has its say before each call but `get_range`."""
+
+    async def _before(self, operation: str, key: bytes) -> None:
+        """*operation* is the method's name, *key* what it is about: a key, a prefix or nothing."""
+        raise NotImplementedError
+
+    async def check(self) -> None:
+        """See `Origin.check`."""
+        await self._before("check", b"")
+        await self.inner.check()
+
+    async def list(
+        self,
+        prefix: bytes,
+        token: str | None = None,
+        *,
+        delimiter: bool = True,
+        limit: int = LIST_PAGE_MAX,
+    ) -> ListPage:
+        """See `Origin.list`."""
+        await self._before("list", prefix)
+        return await self.inner.list(prefix, token, delimiter=delimiter, limit=limit)
+
+    async def head(self, key: bytes) -> ObjectInfo:
+        """See `Origin.head`."""
+        await self._before("head", key)
+        return await self.inner.head(key)
+
+
+class FaultyOrigin(_Interposed):
     """Fails chosen calls. `calls` and `failures` count by operation."""
 
     def __init__(self, inner: Origin) -> None:
@@ -80,33 +110,11 @@ class FaultyOrigin(OriginWrapper):
             self.failures[operation] += 1
         return failure
 
-    async def _maybe_fail(self, operation: str, key: bytes) -> None:
+    async def _before(self, operation: str, key: bytes) -> None:
         failure = self._due(operation, key)
         if failure is not None:
             await trio.lowlevel.checkpoint()
             raise failure.error.with_traceback(None)
-
-    async def check(self) -> None:
-        """See `Origin.check`."""
-        await self._maybe_fail("check", b"")
-        await self.inner.check()
-
-    async def list(
-        self,
-        prefix: bytes,
-        token: str | None = None,
-        *,
-        delimiter: bool = True,
-        limit: int = LIST_PAGE_MAX,
-    ) -> ListPage:
-        """See `Origin.list`."""
-        await self._maybe_fail("list", prefix)
-        return await self.inner.list(prefix, token, delimiter=delimiter, limit=limit)
-
-    async def head(self, key: bytes) -> ObjectInfo:
-        """See `Origin.head`."""
-        await self._maybe_fail("head", key)
-        return await self.inner.head(key)
 
     async def get_range(
         self,
@@ -156,7 +164,7 @@ class Gate:
             self.waiting -= 1
 
 
-class SlowOrigin(OriginWrapper):
+class SlowOrigin(_Interposed):
     """Adds *latency_s* to each call and moves *bytes_per_s*; both may be set at any time."""
 
     def __init__(
@@ -173,32 +181,10 @@ class SlowOrigin(OriginWrapper):
         self._gates[operation] = gate
         return gate
 
-    async def _wait(self, operation: str) -> None:
+    async def _before(self, operation: str, key: bytes) -> None:
         await trio.sleep(self.latency_s)
         if operation in self._gates:
             await self._gates[operation].pass_through()
-
-    async def check(self) -> None:
-        """See `Origin.check`."""
-        await self._wait("check")
-        await self.inner.check()
-
-    async def list(
-        self,
-        prefix: bytes,
-        token: str | None = None,
-        *,
-        delimiter: bool = True,
-        limit: int = LIST_PAGE_MAX,
-    ) -> ListPage:
-        """See `Origin.list`."""
-        await self._wait("list")
-        return await self.inner.list(prefix, token, delimiter=delimiter, limit=limit)
-
-    async def head(self, key: bytes) -> ObjectInfo:
-        """See `Origin.head`."""
-        await self._wait("head")
-        return await self.inner.head(key)
 
     async def get_range(
         self,
@@ -213,7 +199,7 @@ class SlowOrigin(OriginWrapper):
         first = min(gate.after_bytes, len(into)) if gate else 0
         if first:
             await self.inner.get_range(key, etag, start, into[:first], progress)
-        await self._wait("get_range")
+        await self._before("get_range", key)
         if self.bytes_per_s is not None:
             await trio.sleep((len(into) - first) / self.bytes_per_s)
         shifted = None if progress is None else lambda n: progress(first + n)
