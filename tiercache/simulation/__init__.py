@@ -1,0 +1,1 @@
+"""Accesses without a mount: traces, generated workloads, and replaying them through policies."""
