@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import gc
 import hashlib
-import importlib.metadata
 import logging
 import os
 import sys
@@ -23,11 +22,12 @@ from typing import Any, Protocol
 
 import trio
 
+from tiercache import policies_registry
 from tiercache.catalog import Catalog
 from tiercache.config import Config, MountConfig
 from tiercache.config_file import config_from_json
 from tiercache.control.server import serve_control
-from tiercache.errors import ConfigError, TierCacheError
+from tiercache.errors import TierCacheError
 from tiercache.fuse.bugs import innermost
 from tiercache.fuse.fusermount import detach
 from tiercache.fuse.kernel import KernelDriver
@@ -37,7 +37,6 @@ from tiercache.origin.hedge import HedgingOrigin
 from tiercache.origin.open import open_origin
 from tiercache.origin.protocol import Origin
 from tiercache.origin.retry import RetryingOrigin
-from tiercache.policy import EvictionPolicy
 from tiercache.prefetch.prefetcher import Prefetcher
 from tiercache.tier.store import TierStore
 from tiercache.transfer.fetcher import Fetcher
@@ -71,16 +70,6 @@ def boot_id() -> str:
 def origin_directory(origin: Origin, root: Path) -> Path:
     """Where below a cache directory this origin's files live."""
     return root / hashlib.blake2b(origin.identity.encode(), digest_size=8).hexdigest()
-
-
-def find_policy(name: str, capacity: int) -> EvictionPolicy:
-    """The policy registered as *name* for *capacity* bytes; ConfigError if there is none."""
-    found = importlib.metadata.entry_points(group="tiercache.policies")
-    if name not in found.names:
-        known = ", ".join(sorted(found.names))
-        raise ConfigError([f"policy {name!r} is not installed; there are: {known}"])
-    policy: EvictionPolicy = found[name].load()(capacity)
-    return policy
 
 
 def ownership(config: MountConfig) -> Ownership:
@@ -161,7 +150,7 @@ async def open_stack(
         origin_identity=identity,
         kv=catalog.kv,
         boot_id=boot,
-        policy=find_policy,
+        policy=policies_registry.make,
         heat=config.heat,
         move=config.move,
         adopt=catalog.rebuilt is not None,

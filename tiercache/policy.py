@@ -14,7 +14,18 @@ Whoever drives a policy keeps this order for every use of an item:
 
 from __future__ import annotations
 
-from typing import Protocol
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One parameter of a policy: a number from *low* to *high*, both included."""
+
+    default: float
+    low: float
+    high: float
+    doc: str
 
 
 class EvictionPolicy(Protocol):
@@ -37,7 +48,10 @@ class EvictionPolicy(Protocol):
         """A resident *item* was used. Unknown items are ignored."""
 
     def victim(self, now: float) -> int | None:
-        """Who should leave for the item last wanted, or None: nobody does. Changes nothing."""
+        """Who should leave for the item last wanted, or None: nobody does.
+
+        Removes nobody; asked again without a change in between, it says the same.
+        """
 
     def remove(self, item: int, *, evicted: bool = False) -> None:
         """*item* is no longer resident; *evicted*: this policy said so. Unknown: ignored."""
@@ -47,3 +61,26 @@ class EvictionPolicy(Protocol):
 
     def check(self) -> None:
         """Re-derive every counter; raise AssertionError if one is off. For tests."""
+
+
+class Policy:
+    """What most policies have in common; a base class for convenience, not a requirement."""
+
+    __slots__ = ()
+
+    #: What `Class(capacity, **params)` takes, by name.
+    params: ClassVar[dict[str, Param]] = {}
+
+    def resize(self, capacity: int) -> None:
+        """The capacity does not matter."""
+
+    def wants(self, item: int, size: int, group: int, now: float) -> bool:
+        """Everybody is welcome."""
+        return True
+
+    def score(self, item: int, now: float) -> float:
+        """All are worth the same."""
+        return 0.0
+
+    def check(self) -> None:
+        """Nothing to re-derive."""

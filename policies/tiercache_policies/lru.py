@@ -7,21 +7,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from tiercache.policy import Policy
 
-class Lru:
+
+class Lru(Policy):
     """Recency order, oldest first."""
 
     __slots__ = ("_order",)
 
     def __init__(self, capacity: int) -> None:
         self._order: OrderedDict[int, float] = OrderedDict()
-
-    def resize(self, capacity: int) -> None:
-        """The order does not depend on it."""
-
-    def wants(self, item: int, size: int, group: int, now: float) -> bool:
-        """Everyone."""
-        return True
 
     def admit(self, item: int, size: int, group: int, now: float) -> None:
         """Newest position."""
@@ -45,6 +40,3 @@ class Lru:
     def score(self, item: int, now: float) -> float:
         """When it was last used; minus infinity for who is not resident."""
         return self._order.get(item, float("-inf"))
-
-    def check(self) -> None:
-        """The order is its only state."""

@@ -7,21 +7,16 @@ wrong for skewed data and for datasets that are no longer read.
 
 from __future__ import annotations
 
+from tiercache.policy import Policy
 
-class Pin:
+
+class Pin(Policy):
     """Keeps whoever came first."""
 
     __slots__ = ()
 
     def __init__(self, capacity: int) -> None:
         """Nothing depends on *capacity*."""
-
-    def resize(self, capacity: int) -> None:
-        """Nothing depends on it."""
-
-    def wants(self, item: int, size: int, group: int, now: float) -> bool:
-        """Everyone."""
-        return True
 
     def admit(self, item: int, size: int, group: int, now: float) -> None:
         """Nothing to remember."""
@@ -35,10 +30,3 @@ class Pin:
 
     def remove(self, item: int, *, evicted: bool = False) -> None:
         """Nothing to forget."""
-
-    def score(self, item: int, now: float) -> float:
-        """All deserve the same."""
-        return 0.0
-
-    def check(self) -> None:
-        """No state, no invariant."""
