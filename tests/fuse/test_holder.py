@@ -64,6 +64,10 @@ class Holder:
         assert select.select([self._ready], [], [], PATIENCE_S)[0], "no answer"
         return os.read(self._ready, 4096).decode().rstrip("\n")
 
+    def abandon(self) -> None:
+        """Be killed, as far as the holder can see."""
+        os.dup2(os.open(os.devnull, os.O_RDONLY), self._ready)
+
     def state(self) -> dict[str, Any]:
         state: dict[str, Any] = json.loads((self.runtime / "state.json").read_text())
         return state
@@ -262,6 +266,14 @@ def test_h03_signal_during_the_start(hold, mnt):
     assert holder.answer() == "stopped before the mount was ready"
     assert holder.wait() == 0
     assert_nothing_left(holder)
+
+
+def test_h03_killed_mount_command_leaves_no_mount_behind(hold, mnt, driver):
+    holder = hold(driver=driver)
+    holder.abandon()
+    assert holder.wait() == 0
+    assert top_mount(mnt) is None
+    assert not holder.runtime.exists()
 
 
 def test_h03_hangup_means_nothing(hold, mnt):
@@ -491,6 +503,15 @@ def test_log_file_is_written_where_asked_and_stays(hold, mnt, tmp_path):
     holder.signal(signal.SIGTERM)
     assert holder.wait() == 0
     assert "was killed by signal 9" in log.read_text()
+
+
+def test_h13_log_file_that_cannot_be_written(hold, mnt, tmp_path):
+    holder = hold(log_file=tmp_path / "missing" / "log")
+    assert holder.answer() == (
+        f"cannot write the log file {tmp_path / 'missing' / 'log'}: No such file or directory"
+    )
+    assert holder.wait() == 1
+    assert list(mnt.iterdir()) == []
 
 
 def test_systemd_is_told(hold, tmp_path):
