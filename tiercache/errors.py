@@ -96,10 +96,6 @@ class TooManyOpenError(TierCacheError):
     errno = errno.ENFILE
 
 
-class BlockCorruptError(TierCacheError):
-    """A cached block is not what was written. Becomes a miss; never reaches a reader."""
-
-
 class CatalogError(TierCacheError):
     """The index of names cannot be opened, read or written: disk full, disk failure, damage.
 
@@ -126,3 +122,7 @@ class ControlError(TierCacheError):
 
 class ControlTimeoutError(ControlError):
     """A running mount took the question and gave no answer in time."""
+
+
+class TraceError(TierCacheError):
+    """A trace cannot be read or written; the message is one line that names the file."""
