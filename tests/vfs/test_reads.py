@@ -197,6 +197,21 @@ async def test_a02_a_new_open_sees_the_new_version_whatever_the_ttl(trees):
             check(data, seed=2)
 
 
+async def test_a01_a_version_that_comes_back_can_be_opened(trees):
+    """Rolled back: the inode known to be gone is named again, and is no longer gone."""
+    trees.origin.put_pattern(b"f", 3 * MIB, seed=1)
+    async with trees.open() as tree:
+        ino = await tree.open(b"f")
+        await tree.pread(ino, 0, 4096)
+        trees.origin.put_pattern(b"f", 3 * MIB, seed=2)
+        with pytest.raises(ObjectChangedError):
+            await tree.read(ino)
+        check(await tree.cat(b"f"), seed=2)
+        trees.origin.put_pattern(b"f", 3 * MIB, seed=1)
+        tree.clock.now += 61
+        check(await tree.cat(b"f"), seed=1)
+
+
 async def test_a03_deleted_under_a_long_ttl(trees):
     trees.origin.put_pattern(b"f", 3 * MIB)
     trees.origin.put_pattern(b"g", 3)

@@ -123,7 +123,10 @@ class TieredFilesystem:
         """As `Filesystem.open`."""
         obj = self._file(ino)
         if ino in self._gone and not self._store.complete(obj):
-            raise ObjectChangedError(f"{obj.key!r} has another version now")
+            if not self._namespace.leads_to(obj):
+                raise ObjectChangedError(f"{obj.key!r} has another version now")
+            # Its name was dropped when it went, so the origin has named it again: it is back.
+            del self._gone[ino]
         if obj.archived:
             raise ObjectArchivedError(f"{obj.key!r} must be restored before it can be read")
         self.stats.opens += 1

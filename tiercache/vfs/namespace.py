@@ -157,12 +157,16 @@ class Namespace:
         files = self._catalog.after(obj.parent, name, count)
         return [file for file in files if file.size and not file.archived]
 
+    def leads_to(self, obj: Inode) -> bool:
+        """Whether *obj* is the version that the origin last named, as far as is known."""
+        child = self._catalog.child(obj.parent, obj.key.rsplit(b"/", 1)[-1])
+        return child is not None and child.inode.ino == obj.ino
+
     def changed(self, obj: Inode, *, gone: bool) -> None:
         """Note that the origin serves another version of *obj* now, or (*gone*) none."""
-        name = obj.key.rsplit(b"/", 1)[-1]
-        child = self._catalog.child(obj.parent, name)
-        if child is None or child.inode.ino != obj.ino:
+        if not self.leads_to(obj):
             return
+        name = obj.key.rsplit(b"/", 1)[-1]
         self._catalog.remove(obj.parent, name)
         self._catalog.forget_listing(obj.parent)
         if gone:
