@@ -12,6 +12,9 @@ from collections.abc import Iterable
 from tiercache.catalog import NewEntry
 from tiercache.types import NAME_MAX, Kind, ListPage, ObjectInfo
 
+#: Times are signed 64-bit nanoseconds everywhere below: the years 1678 to 2262.
+_MTIME_MAX_NS = (1 << 63) - 1
+
 
 def is_name(name: bytes) -> bool:
     """Whether *name* can be one component of a path."""
@@ -35,8 +38,9 @@ def entries(prefix: bytes, page: ListPage) -> tuple[list[NewEntry], int]:
 
 
 def file_entry(name: bytes, info: ObjectInfo) -> NewEntry:
-    """The entry that *info* makes under *name*."""
-    return NewEntry(name, Kind.FILE, info.size, info.mtime_ns, info.etag, info.archived)
+    """The entry that *info* makes under *name*; a time out of range becomes the nearest in it."""
+    mtime_ns = min(max(info.mtime_ns, -_MTIME_MAX_NS), _MTIME_MAX_NS)
+    return NewEntry(name, Kind.FILE, info.size, mtime_ns, info.etag, info.archived)
 
 
 def directory_entry(name: bytes) -> NewEntry:
@@ -48,7 +52,7 @@ def _directories(prefix: bytes, prefixes: Iterable[bytes]) -> Iterable[NewEntry]
     cut = len(prefix)
     for full in prefixes:
         name = full[cut:-1]
-        if full.startswith(prefix) and is_name(name):
+        if full.startswith(prefix) and full.endswith(b"/") and is_name(name):
             yield directory_entry(name)
 
 
