@@ -60,8 +60,15 @@ def split_endpoint(url: str) -> SplitResult:
         valid = parts.scheme in ("http", "https") and parts.hostname and (parts.port or 1) > 0
     except ValueError:
         valid = False
-    if not valid or parts.query or parts.fragment or parts.username:
-        raise OriginConfigError(f"endpoint {url!r} is not of the form http(s)://HOST[:PORT][/PATH]")
+    if valid and (parts.username is not None or parts.password is not None):
+        # Not quoted: the message goes to terminals and logs.
+        raise OriginConfigError("the endpoint holds a user or password: leave them out of the URL")
+    if not valid or parts.query or parts.fragment:
+        # What cannot be read may hold them too: only what follows an "@" is quoted.
+        shown = url.rpartition("@")[2]
+        raise OriginConfigError(
+            f"endpoint {shown!r} is not of the form http(s)://HOST[:PORT][/PATH]"
+        )
     return parts
 
 
