@@ -174,7 +174,7 @@ def test_an_absent_name_is_node_zero_with_a_ttl() -> None:
 
 def test_statfs_fields() -> None:
     packed = wire.STATFS_OUT.unpack(statfs(StatFs(4096, 2**62, 2**61, 10, 255)))
-    assert packed == (2**62, 2**61, 2**61, 10, 0, 4096, 255, 4096)
+    assert packed == (2**62, 2**61, 2**61, 10, 10, 4096, 255, 4096)
 
 
 def listing(names: list[bytes]) -> list[DirEntry]:

@@ -283,13 +283,12 @@ class TreeOperations(pyfuse3.Operations):
 
     @_answers
     async def statfs(self, ctx: RequestContext) -> StatvfsData:
-        """Sizes of the tree; no inodes are free, nothing can be created."""
+        """Sizes of the tree; none of it is used."""
         found, result = self._fs.statfs(), StatvfsData()
         result.f_bsize = result.f_frsize = found.block_size
         result.f_blocks = found.blocks
         result.f_bfree = result.f_bavail = found.blocks_free
-        result.f_files = found.files
-        result.f_ffree = result.f_favail = 0
+        result.f_files = result.f_ffree = result.f_favail = found.files
         result.f_namemax = found.name_max
         return result
 

@@ -102,13 +102,13 @@ class Replies:
 
 
 def statfs(found: StatFs) -> bytes:
-    """`fuse_statfs_out`. No inodes are free: nothing can be created."""
+    """`fuse_statfs_out`. All inodes are free, like all space: monitors alarm at a full disk."""
     return STATFS_OUT.pack(
         found.blocks,
         found.blocks_free,
         found.blocks_free,
         found.files,
-        0,
+        found.files,
         found.block_size,
         found.name_max,
         found.block_size,
