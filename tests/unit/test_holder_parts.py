@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import signal
@@ -155,6 +156,14 @@ class TestLocks:
         with pytest.raises(MountError, match="cannot use C: no permission"):
             Locks().take(tmp_path, "C")
 
+    def test_a_full_disk_is_named(self, tmp_path, monkeypatch):
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(os, "pwrite", full)
+        with pytest.raises(MountError, match="cannot use cache directory C: No space left"):
+            Locks().take(tmp_path, "cache directory C")
+
 
 class TestRuntimeDir:
     def test_state_is_replaced_and_everything_goes_in_the_end(self, tmp_path):
@@ -163,6 +172,7 @@ class TestRuntimeDir:
         directory.write_state({"worker_pid": 2})
         assert json.loads((directory.path / runtime.STATE).read_text()) == {"worker_pid": 2}
         assert directory.path.stat().st_mode & 0o777 == 0o700
+        assert (directory.path / runtime.STATE).stat().st_mode & 0o777 == 0o600
         directory.remove()
         assert not directory.path.exists()
 

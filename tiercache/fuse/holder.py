@@ -40,12 +40,11 @@ def main() -> int:
     locks = Locks()
     try:
         settings = read_settings(config)
-        runtime = _prepare(settings, locks)
+        runtime = _prepare(settings, locks, arguments.foreground)
     except (MountError, OSError) as e:
         locks.close()
         return _refuse(arguments.ready_fd, str(e))
     try:
-        _redirect(settings, runtime, arguments.foreground)
         supervisor = Supervisor(
             settings, runtime, locks, arguments.worker, lower_oom_score(OOM_SCORE_ADJ)
         )
@@ -66,14 +65,15 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _prepare(settings: Settings, locks: Locks) -> RuntimeDir:
-    """Check and lock everything. Raises MountError."""
+def _prepare(settings: Settings, locks: Locks, foreground: bool) -> RuntimeDir:
+    """Check and lock everything, then write to the log. Raises MountError."""
     preflight.check_device()
     preflight.check_privileges(settings.allow_other)
     runtime = RuntimeDir(settings.runtime)
     locks.take(runtime.path, f"mount point {settings.mountpoint}")
     try:
         _check_places(settings, locks)
+        _redirect(settings, runtime, foreground)
     except (MountError, OSError):
         runtime.remove(keep_log=True)
         raise
@@ -106,8 +106,8 @@ def _run(supervisor: Supervisor, runtime: RuntimeDir, ready_fd: int | None) -> i
     try:
         supervisor.start()
         failed = False
-        _tell(ready_fd, READY)
-        supervisor.supervise()
+        if _tell(ready_fd, READY):
+            supervisor.supervise()
     except StopRequested:
         failed = False
         _tell(ready_fd, "stopped before the mount was ready")
@@ -125,15 +125,16 @@ def _refuse(ready_fd: int | None, text: str) -> int:
     return 1
 
 
-def _tell(ready_fd: int | None, text: str) -> None:
-    """Answer whoever started us, if anybody still listens."""
+def _tell(ready_fd: int | None, text: str) -> bool:
+    """Answer whoever started us; False when that was killed, and nobody knows of a mount."""
     if ready_fd is None:
-        return
+        return True
     try:
         os.write(ready_fd, " ".join(text.split()).encode() + b"\n")
         os.close(ready_fd)
     except OSError:
-        return
+        return False
+    return True
 
 
 if __name__ == "__main__":

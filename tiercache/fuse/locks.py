@@ -43,8 +43,14 @@ class Locks:
                 raise MountError(f"{subject} is in use by {_owner(fd)}") from None
             # The one before us may have removed the file between our opening and locking it.
             if _is_current(fd, directory / NAME):
-                return self.sign([os.getpid()])
+                return self._sign_first(subject)
         raise MountError(f"{subject} is being taken and given up by others; try again")
+
+    def _sign_first(self, subject: str) -> None:
+        try:
+            self.sign([os.getpid()])
+        except OSError as e:
+            raise MountError(f"cannot use {subject}: {e.strerror}") from None
 
     def _refuse_twice(self, fd: int, directory: Path, subject: str) -> None:
         state = os.fstat(fd)

@@ -36,7 +36,10 @@ class RuntimeDir:
     def write_state(self, state: dict[str, Any]) -> None:
         """Replace the state file."""
         fresh = self.path / f"{STATE}.new"
-        fresh.write_text(json.dumps(state, indent=1) + "\n")
+        # The directory is private already; a copy or a backup of the file is to stay so.
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(fd, "w", encoding="utf-8") as file:
+            file.write(json.dumps(state, indent=1) + "\n")
         fresh.replace(self.path / STATE)
 
     def remove(self, keep_log: bool = False) -> None:
