@@ -13,6 +13,8 @@ import click
 from tiercache.config_file import load_config
 from tiercache.errors import MountError
 from tiercache.fuse import fusermount, syscalls
+from tiercache.fuse.locks import Locks
+from tiercache.fuse.runtime import RuntimeDir
 from tiercache_cli.mounts import KnownMount, find_mount, why_not
 from tiercache_cli.processes import await_pids
 from tiercache_cli.users import User, users_of
@@ -54,6 +56,7 @@ def umount(
         _detach(known)
     else:
         _unmount(known)
+    _tidy(known)
 
 
 def _place(mountpoint: Path | None, file: Path | None) -> Path:
@@ -113,12 +116,27 @@ def _force(known: KnownMount) -> None:
         else:
             fusermount.unmount(known.mountpoint, lazy=True)
     doing = f"ending {known.source}"
-    if await_pids(known.pids, FORCE_TIMEOUT_S, doing) and known.holder_pid:
-        _send(signal.SIGTERM, known.holder_pid)
+    for _ in range(2):  # the second signal cuts short what the first one lets finish
+        if await_pids(known.pids, FORCE_TIMEOUT_S, doing) and known.holder_pid:
+            _send(signal.SIGTERM, known.holder_pid)
     for pid in await_pids(known.pids, FORCE_TIMEOUT_S, doing):
         _send(signal.SIGKILL, pid)
     if still := await_pids(known.pids, FORCE_TIMEOUT_S, doing):
         raise MountError(f"process {still[0]} does not end even when killed")
+
+
+def _tidy(known: KnownMount) -> None:
+    """Remove what a holder that was killed could not; its log stays for whoever asks why."""
+    if not known.runtime.is_dir():
+        return
+    locks = Locks()
+    try:
+        locks.take(known.runtime, f"mount point {known.mountpoint}")
+        RuntimeDir(known.runtime).remove(keep_log=True)
+    except MountError:
+        return  # still served, by a reader's leave or a new mount; or another user's
+    finally:
+        locks.close()
 
 
 def _send(number: signal.Signals, pid: int) -> None:

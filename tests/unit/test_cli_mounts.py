@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tiercache.fuse.mountpoint import runtime_dir
 from tiercache.testing.data import pattern
 from tiercache.testing.mounting import COMMAND, CommandMount
 from tiercache_cli.processes import await_pids
@@ -292,6 +293,22 @@ def test_force_ends_a_mount_that_hangs(mounted, reader):
     assert not mounted.is_mounted
     assert not running(processes)
     assert reader.communicate(timeout=60)[0] != f"{1 << 20}\n"
+    assert leftovers(mounted) <= {"log"}
+
+
+def test_force_ends_a_holder_that_hangs_and_tidies_up_for_it(mounted):
+    holder, worker = mounted.processes()
+    holder.send_signal(signal.SIGSTOP)
+    worker.send_signal(signal.SIGSTOP)
+    assert tiercache("umount", "--force", mounted.mountpoint).returncode == 0
+    assert not running([holder, worker])
+    assert leftovers(mounted) <= {"log"}
+
+
+def leftovers(mount):
+    """What is left of the mount in the runtime directory."""
+    place = runtime_dir(mount.mountpoint)
+    return set(os.listdir(place)) if place.exists() else set()
 
 
 @pytest.fixture
@@ -313,6 +330,7 @@ def test_a_dead_mount_is_shown_and_cleared(dead):
     assert (done.returncode, done.stderr) == (0, "")
     assert not dead.is_mounted
     assert os.listdir(dead.mountpoint) == []
+    assert leftovers(dead) <= {"log"}
 
 
 def test_mounting_clears_a_dead_mount(dead):
