@@ -4,10 +4,8 @@ import os
 
 import pytest
 import trio
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tiercache.catalog import Catalog, NewEntry, records
+from tiercache.catalog import Catalog, NewEntry
 from tiercache.config import CatalogConfig
 from tiercache.errors import CatalogError, NotDirectoryError, ObjectChangedError
 from tiercache.types import MIB, ROOT_INO, Inode, Kind
@@ -465,48 +463,6 @@ def test_sweep_takes_a_whole_tree(catalog):
 def test_sweep_rests_even_when_nothing_goes(catalog):
     list_all(catalog, [file(b"%04d" % n) for n in range(2500)])
     assert list(catalog.sweep(lambda _ino: False)) == [[], [], []]
-
-
-# -- records ---------------------------------------------------------------------------------------
-
-INTS = st.integers(-(2**63), 2**63 - 1)
-
-
-@given(
-    st.builds(
-        Inode,
-        ino=st.integers(1, 2**64 - 1),
-        parent=st.integers(1, 2**64 - 1),
-        kind=st.sampled_from(Kind),
-        size=INTS,
-        mtime_ns=INTS,
-        etag=st.text(st.characters(codec=None)),
-        key=st.binary(),
-        archived=st.booleans(),
-    ),
-    st.booleans(),
-)
-def test_inode_survives_its_record(inode, dated):
-    data = records.pack_inode(inode, dated=dated)
-    assert records.unpack_inode(records.pack_ino(inode.ino), data) == inode
-    assert records.is_dated(data) is dated
-
-
-@given(st.binary(min_size=1), st.binary(), st.integers(0), st.integers(0, 7))
-def test_f07_flipped_bit_is_noticed(key, value, position, bit):
-    data = bytearray(records.seal(key, value))
-    data[position % len(data)] ^= 1 << bit
-    assert records.unseal(key, bytes(data)) is None
-    assert records.unseal(key, records.seal(key, value)) == value
-    assert records.unseal(key + b"x", records.seal(key, value)) is None
-
-
-@pytest.mark.parametrize("data", [b"", b"x", b"abcd", b"\0" * 40, b"\xff" * 40])
-def test_what_is_no_record_is_none(data):
-    key = records.pack_ino(7)
-    assert records.unpack_inode(key, data) is None
-    assert records.unpack_name(key, data) is None
-    assert records.unpack_time(key, data) is None
 
 
 # -- lasting ---------------------------------------------------------------------------------------
