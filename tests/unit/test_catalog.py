@@ -1,11 +1,13 @@
 """What the catalog promises of names, inodes, listings and the key-value space."""
 
 import os
+import threading
 
 import pytest
 import trio
 
 from tiercache.catalog import Catalog, NewEntry
+from tiercache.catalog.store import Store
 from tiercache.config import CatalogConfig
 from tiercache.errors import CatalogError, NotDirectoryError, ObjectChangedError
 from tiercache.types import MIB, ROOT_INO, Inode, Kind
@@ -468,11 +470,21 @@ def test_sweep_rests_even_when_nothing_goes(catalog):
 # -- lasting ---------------------------------------------------------------------------------------
 
 
-async def test_run_syncs_off_the_loop(path, autojump_clock):
+async def test_run_syncs_off_the_loop(path, autojump_clock, monkeypatch):
+    threads = []
+    sync = Store.sync
+
+    def noted_sync(store):
+        threads.append(threading.get_ident())
+        sync(store)
+
+    monkeypatch.setattr(Store, "sync", noted_sync)
     catalog = open_catalog(path)
     put(catalog, file(b"x"))
     with trio.move_on_after(1):
         await catalog.run()
+    assert threads
+    assert threading.get_ident() not in threads
     catalog.close(clean=True)
 
 
