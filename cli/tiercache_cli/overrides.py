@@ -35,6 +35,10 @@ _IGNORED_PREFIXES: Final = ("x-", "X-", "comment=", "fsname=", "subtype=")
 _COMMA: Final = re.compile(r"(?<!\\),")
 
 
+#: Sections whose keys are given as in the file, `move.bandwidth`: alone they say too little.
+_QUALIFIED: Final = frozenset({"heat", "move"})
+
+
 class Place(NamedTuple):
     """Where a command-line name belongs in the document."""
 
@@ -58,9 +62,10 @@ def places() -> Mapping[str, Place]:
 def _plain() -> Iterator[tuple[str, str, Setting]]:
     """Settings outside of tiers; source and mount point are arguments."""
     for section, kind in SECTIONS.items():
+        prefix = f"{section}." if section in _QUALIFIED else ""
         for key, setting in settings(kind).items():
             if not setting.required:
-                yield section, key, setting
+                yield section, prefix + key, setting
 
 
 class Overrides:

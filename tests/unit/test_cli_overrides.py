@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -29,13 +28,20 @@ def problems(*options, flags=None):
 
 
 def test_no_two_settings_share_a_name():
-    keys = Counter(
-        key
-        for kind in (*SECTIONS.values(), TierConfig)
-        for key, setting in settings(kind).items()
-        if not setting.required
+    total = sum(not s.required for kind in SECTIONS.values() for s in settings(kind).values())
+    outside_tiers = [place for place in places().values() if place.section not in ("tier", "")]
+    assert len(outside_tiers) == total
+    assert (
+        places()
+        .keys()
+        .isdisjoint(settings(TierConfig).keys() - {"reserve_free", "policy", "verify"})
     )
-    assert not [key for key, count in keys.items() if count > 1]
+
+
+def test_what_says_too_little_alone_is_qualified():
+    found = config("move.bandwidth=1MiB,bandwidth=2MiB,heat.half_life=1h")
+    assert (found.move.bandwidth, found.transfer.bandwidth) == (1 << 20, 2 << 20)
+    assert found.heat.half_life_s == 3600
 
 
 def test_every_flag_is_a_setting():
