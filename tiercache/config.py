@@ -52,6 +52,10 @@ class OriginConfig:
     requester_pays: bool = False
     #: Certificates to trust instead of the system's.
     ca_bundle: Path | None = None
+    #: What one GET costs, in any currency; `tiercache warm` says what a fill will cost.
+    price_per_get: float = field(default=0.0, metadata=bounds(0))
+    #: What 10^9 bytes out of the store cost, in the same currency.
+    price_per_gb: float = field(default=0.0, metadata=bounds(0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +186,14 @@ class PrefetchConfig:
     tail: int = field(default=64 * KIB, metadata=size(0, 1 * GIB))
     #: Files fetched ahead when a directory is read in the order of its names; 0: none.
     files_ahead: int = field(default=64, metadata=bounds(0, 4096))
+    #: Fetch the rest of the dataset in use while the origin has nothing else to do.
+    background_fill: bool = False
+    #: An ordered list of what will be read, followed from the start; see `tiercache plan`.
+    plan_file: Path | None = None
+    #: What is fetched ahead of the readers of a plan.
+    plan_window: int = field(default=256 * MIB, metadata=size(1 * MIB))
+    #: Entries a plan may have; each takes about 25 bytes, and its path once.
+    plan_entries: int = field(default=20_000_000, metadata=bounds(1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,6 +96,14 @@ class TooManyOpenError(TierCacheError):
     errno = errno.ENFILE
 
 
+class BypassedError(TierCacheError):
+    """No tier takes this object now, and nobody reads it: it is not fetched."""
+
+
+class PlanError(TierCacheError):
+    """A list of files cannot be used; one line that names the file and the line in it."""
+
+
 class CatalogError(TierCacheError):
     """The index of names cannot be opened, read or written: disk full, disk failure, damage.
 

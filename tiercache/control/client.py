@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,14 +19,19 @@ TIMEOUT_S: Final = 2.0
 REPLY_MAX: Final = 16 << 20
 
 
-def ask(path: Path, operation: str, timeout_s: float = TIMEOUT_S) -> Any:  # noqa: ANN401 - JSON
-    """The result of *operation* from the worker that listens on *path*.
+def ask(
+    path: Path,
+    operation: str,
+    timeout_s: float = TIMEOUT_S,
+    arguments: Mapping[str, object] | None = None,
+) -> Any:  # noqa: ANN401 - JSON
+    """The result of *operation*, with *arguments*, from the worker that listens on *path*.
 
     Raises `ControlTimeoutError` when there is no whole answer within *timeout_s* seconds,
     `ControlError` when nobody listens or the worker refuses.
     """
     deadline = time.monotonic() + timeout_s
-    request = json.dumps({"op": operation}).encode() + b"\n"
+    request = json.dumps({"op": operation, "args": dict(arguments or {})}).encode() + b"\n"
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
             sock.settimeout(timeout_s)

@@ -1,9 +1,10 @@
 """The worker's ear: one JSON object per line in, one per line out, on a Unix socket.
 
 `{"op": "status"}` is answered by `{"ok": true, "result": ...}` or `{"ok": false, "error": "one
-line"}`. Operations are given as plain functions or coroutine functions without arguments. Only the
-owner of the socket may connect (mode 0600). Requests, connections and idle time are bounded, and
-nothing a client does, nor a bug in an operation, ends the worker.
+line"}`. Operations are given as plain functions or coroutine functions; `"args"`, an object, holds
+their keyword arguments, whose values they check themselves. Only the owner of the socket may
+connect (mode 0600). Requests, connections and idle time are bounded, and nothing a client does, nor
+a bug in an operation, ends the worker.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from tiercache.errors import TierCacheError
 
 log = logging.getLogger(__name__)
 
-Operation: TypeAlias = Callable[[], Any | Awaitable[Any]]
+Operation: TypeAlias = Callable[..., Any | Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +134,14 @@ class _Server:
         return not scope.cancelled_caught
 
     async def _answer(self, line: bytes) -> bytes:
-        operation = self._operations.get(_operation_name(line))
+        name, arguments = _request(line)
+        operation = self._operations.get(name)
         if operation is None:
             return _failure(f"unknown operation; known: {', '.join(sorted(self._operations))}")
+        if not _takes(operation, arguments):
+            return _failure(f"{name} does not take these arguments")
         try:
-            result = operation()
+            result = operation(**arguments)
             if inspect.isawaitable(result):
                 result = await result
             return _encode({"ok": True, "result": result})
@@ -148,14 +152,23 @@ class _Server:
             return _failure("internal error; see the log of the mount")
 
 
-def _operation_name(line: bytes) -> str:
-    """The `op` of a request; empty when it is not one."""
+def _request(line: bytes) -> tuple[str, dict[str, Any]]:
+    """The `op` and the `args` of a request; no name when it is not one."""
     try:
         request = json.loads(line)
     except (ValueError, RecursionError):
-        return ""
+        return "", {}
     name = request.get("op") if isinstance(request, dict) else None
-    return name if isinstance(name, str) else ""
+    arguments = request.get("args", {}) if isinstance(name, str) else None
+    return (str(name), arguments) if isinstance(arguments, dict) else ("", {})
+
+
+def _takes(operation: Operation, arguments: dict[str, Any]) -> bool:
+    try:
+        inspect.signature(operation).bind(**arguments)
+    except TypeError:
+        return False
+    return True
 
 
 def _failure(text: str) -> bytes:

@@ -31,6 +31,7 @@ class Reason(enum.StrEnum):
     NEXT = "next"
     TAIL = "tail"
     PLAN = "plan"
+    WARM = "warm"
 
 
 class Fetch:
@@ -43,6 +44,7 @@ class Fetch:
     __slots__ = (
         "_changed",
         "_clock",
+        "_landed",
         "_token",
         "_wake_at",
         "_written",
@@ -80,6 +82,7 @@ class Fetch:
         self.over = False
         self.error: TierCacheError | None = None
         self._changed = trio.Event()
+        self._landed: trio.Event | None = None
         self._wake_at = _NEVER
         self._written = 0
         self._clock = trio.lowlevel.current_clock()
@@ -120,6 +123,17 @@ class Fetch:
         self.error = error
         self.over = True
         self._wake()
+
+    def land(self) -> None:
+        """What becomes of its bytes is settled."""
+        if self._landed is not None:
+            self._landed.set()
+
+    async def landed(self) -> None:
+        """Until its bytes are in a tier or surely not; for one that is on its way."""
+        if self._landed is None:
+            self._landed = trio.Event()
+        await self._landed.wait()
 
     @property
     def wanted(self) -> bool:

@@ -12,7 +12,12 @@ from collections.abc import Callable, Iterator
 import trio
 
 from tiercache.config import TransferConfig
-from tiercache.errors import OriginThrottledError, OriginUnavailableError, TierCacheError
+from tiercache.errors import (
+    BypassedError,
+    OriginThrottledError,
+    OriginUnavailableError,
+    TierCacheError,
+)
 from tiercache.origin.protocol import Origin
 from tiercache.tier.store import TierStore
 from tiercache.transfer.admission import Admission
@@ -116,6 +121,25 @@ class Fetcher:
                 first = cut
         return started
 
+    async def warm(self, obj: Inode, first: int, end: int) -> None:
+        """Have what is missing of blocks [first, end) in a tier, behind everybody else.
+
+        At most one part, for one caller at a time. Returns when all of it was settled, resident or
+        not; raises what the origin raised, BypassedError when no tier takes it. Cancelled, it takes
+        back what is still queued.
+        """
+        for start, stop in self._absent(obj, first, end):
+            self._start(obj, start, stop, Priority.BACKGROUND, Reason.WARM)
+        try:
+            for fetch in list(self._flights.of(obj.ino, first, end)):
+                if not self._landing.retains(fetch):
+                    await fetch.landed()
+                if fetch.error is not None:
+                    raise fetch.error
+        except trio.Cancelled:
+            self.abandon(obj.ino, first * BLOCK_SIZE, end * BLOCK_SIZE)
+            raise
+
     def abandon(self, ino: int, offset: int, end: int) -> None:
         """Take back what is still queued of bytes [offset, end) and nobody waits for."""
         first, stop = -(-offset // BLOCK_SIZE), -(-end // BLOCK_SIZE)
@@ -126,6 +150,7 @@ class Fetcher:
                 self._flights.remove(fetch)
                 self.abandoned_bytes += fetch.size
                 fetch.finish(OriginUnavailableError("the transfer was abandoned"))
+                fetch.land()
 
     async def read(self, obj: Inode, offset: int, size: int) -> bytes | memoryview:
         """Bytes [offset, offset + size) of *obj*, which must lie within it.
@@ -219,6 +244,8 @@ class Fetcher:
     async def _transfer(self, fetch: Fetch) -> None:
         self._landing.begin(fetch)
         assert fetch.buffer is not None
+        if fetch.reason is Reason.WARM and fetch.reservation is None and not fetch.wanted:
+            raise BypassedError("no tier takes it now")
         self.gets += 1
         await self._origin.get_range(
             fetch.obj.key, fetch.obj.etag, fetch.start, fetch.buffer, fetch.progress

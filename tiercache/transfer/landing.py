@@ -75,6 +75,10 @@ class Landing:
         fetch.reservation = self._store.reserve(fetch.obj, fetch.first, fetch.end)
         fetch.writes_inline = fetch.size > self._inline_body
 
+    def retains(self, fetch: Fetch) -> bool:
+        """Whether *fetch* landed in memory alone."""
+        return fetch in self._retained
+
     def end(self, fetch: Fetch) -> None:
         """Take over *fetch*, which is over, well or not."""
         if fetch.error is None and fetch.reservation is not None and not fetch.writes_inline:
@@ -127,9 +131,10 @@ class Landing:
             resident = not self._store.missing(fetch.obj, fetch.first, fetch.end)
         if fetch.error is None and not resident:
             self._retained[fetch] = None
-            return
-        self._flights.remove(fetch)
-        self.recycle(fetch)
+        else:
+            self._flights.remove(fetch)
+            self.recycle(fetch)
+        fetch.land()
 
 
 def _write_all(batch: list[Fetch]) -> None:
