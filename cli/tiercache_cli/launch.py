@@ -81,9 +81,10 @@ def _spawn(config: Config, program: Sequence[str], writer: int, words: int) -> i
     try:
         for inherited in (number, writer):
             os.set_inheritable(inherited, True)
+        descriptors = ("--config-fd", str(number), "--ready-fd", str(writer))
         return os.posix_spawn(
             sys.executable,
-            [sys.executable, "-P", *program, *_fds(number, writer)],
+            [sys.executable, "-P", *program, *descriptors],
             os.environ,
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -94,10 +95,6 @@ def _spawn(config: Config, program: Sequence[str], writer: int, words: int) -> i
         )
     finally:
         os.close(number)
-
-
-def _fds(config_fd: int, ready_fd: int) -> tuple[str, ...]:
-    return "--config-fd", str(config_fd), "--ready-fd", str(ready_fd)
 
 
 def _config_fd(config: Config) -> int:

@@ -34,6 +34,9 @@ _FACTS: Final = (
     "catalog",
 )
 
+#: What the report holds under a name of its own; the worker's other facts go to `worker_facts`.
+_SHOWN: Final = frozenset({*_FACTS, "worker", "uptime_s"})
+
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("mountpoint", required=False, type=click.Path(path_type=Path))
@@ -84,9 +87,6 @@ def report(mount: KnownMount) -> Report:
         "log": mount.state.get("log"),
         "worker_facts": {name: fact for name, fact in answer.items() if name not in _SHOWN},
     }
-
-
-_SHOWN: Final = {*_FACTS, "worker", "uptime_s"}
 
 
 def ask_worker(mount: KnownMount) -> tuple[str, Report]:

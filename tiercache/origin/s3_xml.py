@@ -108,7 +108,7 @@ class _EntryReader:
         if etag is None or not size.isdigit() or len(size) > 18:
             self._listing.ignored += 1
             return
-        archived = fields.get(b"StorageClass", b"").decode("latin-1") in _ARCHIVED
+        archived = is_archived(fields.get(b"StorageClass", b"").decode("latin-1"))
         mtime = self._mtime(fields.get(b"LastModified", b""))
         self._listing.objects.append(ObjectInfo(name, int(size), etag, mtime, archived))
 
