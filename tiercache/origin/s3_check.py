@@ -8,6 +8,7 @@ from tiercache.config import OriginConfig
 from tiercache.errors import OriginConfigError, OriginUnavailableError
 from tiercache.origin.http_errors import ConnectError
 from tiercache.origin.s3_client import Request, S3Client
+from tiercache.origin.s3_endpoint import region_of
 from tiercache.origin.s3_list import Cursor, ListRequest
 from tiercache.origin.s3_location import Location
 from tiercache.origin.s3_reply import EXPIRED_CODES, SKEWED_CODES, Refusal, error_of
@@ -33,6 +34,8 @@ async def check_bucket(client: S3Client, location: Location, config: OriginConfi
                 log.warning("%s cannot be listed, only read by name", location.url)
     except ConnectError as error:
         raise OriginConfigError(f"{location.url}: {error}; check --endpoint-url") from error
+    except OriginUnavailableError as error:
+        raise _named(error, location) from error
     if answer is not None:
         asked = client.endpoint.region if client.endpoint else ""
         raise explain(answer, asked, location, config)
@@ -71,8 +74,10 @@ def explain(
     """The error that tells a person why a bucket asked for in *region* cannot be mounted."""
     error = error_of(refusal)
     text = explain_code(refusal.code)
+    if text is None and 300 <= refusal.status < 400:
+        text = _elsewhere(refusal, region)
     if text is None and isinstance(error, OriginUnavailableError):
-        return error
+        return _named(error, location)
     if text is None and refusal.status == 404:
         text = explain_code("NoSuchBucket")
     if text is None and refusal.status in (401, 403):
@@ -80,6 +85,10 @@ def explain(
     if text is None:
         text = _elsewhere(refusal, region) or f"{error}: is this an S3 endpoint?"
     return OriginConfigError(f"{location.url}: {text}")
+
+
+def _named(error: OriginUnavailableError, location: Location) -> OriginUnavailableError:
+    return type(error)(f"{location.url}: {error}", error.retry_after_s)
 
 
 def _denied(config: OriginConfig) -> str:
@@ -91,7 +100,7 @@ def _denied(config: OriginConfig) -> str:
 
 def _elsewhere(refusal: Refusal, asked: str) -> str | None:
     """For a bucket that lives where we would not follow."""
-    right = refusal.region
+    right = region_of(refusal.region, refusal.headers.get("location", ""))
     if right and right != asked:
         return f"the bucket is in region {right}, not {asked}: set --region {right}"
     if 300 <= refusal.status < 400:

@@ -2,7 +2,8 @@
 
 What a store may refuse for reasons that pass is put right here, each reason once per request:
 expired credentials are renewed, a wrong clock learns its offset from the reply, a bucket elsewhere
-is followed to its region. All three are remembered. Everything else is for the caller to judge.
+is followed to its region. All three are remembered, a move only once it led to an answer: a stray
+redirect must not take a mount to where nothing is. Everything else is for the caller to judge.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from tiercache.origin.sigv4 import Credentials, Signer
 log = logging.getLogger(__name__)
 
 _REDIRECTS = frozenset({301, 302, 307, 308})
+#: Redirects that hold for later requests too.
+_LASTING = frozenset({301, 308})
 #: A clock this far off explains a 403 without a code; S3 tolerates 15 minutes.
 _SKEW_MIN_S = 300.0
 # Identity: stored bytes as they are, whatever their Content-Encoding says.
@@ -57,6 +60,15 @@ class _Link:
     endpoint: Endpoint
     signer: Signer
     signed_headers: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """A redirect from *origin* to *link*; a *lasting* one is remembered once it proved right."""
+
+    origin: _Link
+    link: _Link
+    lasting: bool
 
 
 class _Cause(enum.Enum):
@@ -117,8 +129,9 @@ class S3Client:
 
     async def _ask(self, request: Request) -> Reply | Refusal:
         tried: set[_Cause] = set()
+        move: _Move | None = None
         while True:
-            link = self._link or await self._connect()
+            link = move.link if move else self._link or await self._connect()
             credentials = await self._credentials.get() if self._credentials else None
             reply = await self._http.exchange(
                 link.endpoint.address,
@@ -126,13 +139,19 @@ class S3Client:
                 bodiless=request.method == "HEAD",
             )
             if reply.head.status in (200, 206):
+                if move:
+                    self._settle(move)
                 return reply
             refusal = await _read_refusal(reply)
             cause = _cause_of(refusal)
             if cause is None or cause in tried:
                 return refusal
             tried.add(cause)
-            if not await self._put_right(cause, refusal, link, credentials):
+            if cause is _Cause.PLACE:
+                move = await self._follow(refusal, link)
+                if move is None:
+                    return refusal
+            elif not await self._put_right(cause, refusal, credentials):
                 return refusal
 
     def close(self) -> None:
@@ -193,16 +212,14 @@ class S3Client:
         return date is not None and abs(date - time.time() - self.clock_offset_s) > _SKEW_MIN_S
 
     async def _put_right(
-        self, cause: _Cause, refusal: Refusal, link: _Link, credentials: Credentials | None
+        self, cause: _Cause, refusal: Refusal, credentials: Credentials | None
     ) -> bool:
         """Whether the request should be sent again, for its cause of refusal is gone."""
         if cause is _Cause.CREDENTIALS:
             if self._credentials is None or credentials is None:
                 return False
             return await self._credentials.renew(credentials)
-        if cause is _Cause.CLOCK:
-            return self._learn_clock(refusal)
-        return await self._follow(refusal, link)
+        return self._learn_clock(refusal)
 
     def _learn_clock(self, refusal: Refusal) -> bool:
         date = http_time(refusal.headers.get("date", ""))
@@ -212,23 +229,29 @@ class S3Client:
         log.warning("clock skew %.0f s: signing with the time of the store", self.clock_offset_s)
         return True
 
-    async def _follow(self, refusal: Refusal, link: _Link) -> bool:
-        """Go where the bucket is, within the rules of the endpoint; the move is remembered."""
-        if self._link is not link:
-            return True  # another request has moved meanwhile
+    async def _follow(self, refusal: Refusal, link: _Link) -> _Move | None:
+        """Where the bucket is, within the rules of the endpoint; None when that says nothing."""
+        if self._link is not None and self._link is not link:
+            return _Move(link, self._link, lasting=False)  # another request has moved meanwhile
         location = refusal.headers.get("location", "")
         region = s3_endpoint.region_of(refusal.region, location)
+        lasting = refusal.status in _LASTING
         if region is not None and region != link.endpoint.region:
+            lasting = True
             moved = await trio.to_thread.run_sync(self._endpoint_in, region, link.endpoint)
         else:
             moved = s3_endpoint.relocated(link.endpoint, location)
         if moved is None:
             log.warning("redirect of %s is not followed", link.endpoint.url)
-            return False
-        if self._link is link:
-            log.info("%s is served by %s in %s", self._location.url, moved.url, moved.region)
-            self._link = self._link_to(moved)
-        return True
+            return None
+        return _Move(link, self._link_to(moved), lasting=lasting)
+
+    def _settle(self, move: _Move) -> None:
+        """Remember a move that proved right, unless another request was quicker."""
+        if move.lasting and self._link is move.origin:
+            endpoint = move.link.endpoint
+            log.info("%s is served by %s in %s", self._location.url, endpoint.url, endpoint.region)
+            self._link = move.link
 
     def _endpoint_in(self, region: str, current: Endpoint) -> Endpoint | None:
         """The endpoint of *region*; None outside the partition that credentials are for."""
