@@ -27,11 +27,16 @@ HEAD = """\
 `tiercache config init` writes a commented file with all of this, `tiercache config check FILE` says
 everything that is wrong with one, and `tiercache config show FILE` prints what is in effect and
 where each value comes from. Sizes are bytes or text like `"64MiB"` (binary) and `"1TB"` (decimal);
-durations are seconds or text like `"250ms"`, `"60s"`, `"5m"`, `"1h"`. Keys are read when a mount
-starts: to change one, unmount and mount again.
+rates bytes per second or text like `"500MiB/s"`; durations are seconds or text like `"250ms"`,
+`"60s"`, `"5m"`, `"1h"`.
+
+Keys are read when a mount starts. `tiercache reload MOUNTPOINT`, or SIGHUP to its holder, reads the
+file again under the options that the mount was started with: a file with anything wrong in it
+changes nothing, keys marked *live* take effect at once, and of the others the answer says that they
+need a remount. Live keys of a tier are applied while its name and paths stay the same.
 """
 
-KINDS = {"bytes": "size", "seconds": "duration", "octal": "octal"}
+KINDS = {"bytes": "size", "bytes/s": "rate", "seconds": "duration", "octal": "octal"}
 TYPES = {
     str: "text",
     bool: "true or false",
@@ -61,14 +66,15 @@ def rows(section: type) -> Iterator[str]:
     """One line of a table for each key of *section*."""
     said = comments(section)
     defaults = {item.name: item for item in dataclasses.fields(section)}
-    yield "| key | type | default | allowed | what it is |"
-    yield "|---|---|---|---|---|"
+    yield "| key | type | default | allowed | live | what it is |"
+    yield "|---|---|---|---|---|---|"
     for key, setting in settings(section).items():
         text = said[setting.field].replace("None: ", "Not set: ")
         kind = KINDS.get(setting.unit or "", "") or TYPES.get(setting.type)
         if kind is not None:
             default = _default(setting, defaults[setting.field])
-            yield f"| `{key}` | {kind} | {default} | {_allowed(setting)} | {text} |"
+            live = "live" if setting.meta.get("live") else ""
+            yield f"| `{key}` | {kind} | {default} | {_allowed(setting)} | {live} | {text} |"
 
 
 def _default(setting: Setting, item: dataclasses.Field[object]) -> str:

@@ -2,7 +2,8 @@
 
 Sizes are bytes and durations seconds. Nothing below the composition root reads files, argv or the
 environment; every bound of the system is a field here. What a value may be stands beside it as
-metadata, which `tiercache.config_file` checks and names when it refuses one.
+metadata, which `tiercache.config_file` checks and names when it refuses one, and so does whether a
+running mount can take on a new one (`live`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,11 @@ def size(low: int = 0, high: int | None = None) -> dict[str, Any]:
     return {"unit": "bytes", "low": low, "high": high}
 
 
+def rate(low: int = 0, high: int | None = None) -> dict[str, Any]:
+    """Metadata of a field in bytes per second, written as a number or as text like "64MiB/s"."""
+    return {"unit": "bytes/s", "low": low, "high": high}
+
+
 def bounds(low: float = 0, high: float | None = None) -> dict[str, Any]:
     """Metadata of a number from *low* to *high*, both included."""
     return {"low": low, "high": high}
@@ -30,6 +36,11 @@ def bounds(low: float = 0, high: float | None = None) -> dict[str, Any]:
 def choice(*names: str) -> dict[str, Any]:
     """Metadata of a text that is one of *names*."""
     return {"choices": names}
+
+
+def live(metadata: dict[str, Any] | None = None) -> dict[str, Any]:
+    """*metadata* of a field that `tiercache reload` applies to a running mount."""
+    return {**(metadata or {}), "live": True}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,19 +90,19 @@ class MountConfig:
     #: immutable never asks again, ttl when a name's time is over, strict on each open.
     consistency: str = field(default="ttl", metadata=choice("immutable", "ttl", "strict"))
     #: How long names and sizes are believed.
-    metadata_ttl_s: float = field(default=60.0, metadata=bounds(0))
+    metadata_ttl_s: float = field(default=60.0, metadata=live(bounds(0)))
     #: How long absence is believed.
-    negative_ttl_s: float = field(default=5.0, metadata=bounds(0))
+    negative_ttl_s: float = field(default=5.0, metadata=live(bounds(0)))
     #: Hot files are read by the kernel alone (Linux 6.9, root).
     passthrough: bool = True
     #: Kernel readahead; needs root to raise.
-    readahead: int = field(default=4 * MIB, metadata=size(0, 1 * GIB))
+    readahead: int = field(default=4 * MIB, metadata=live(size(0, 1 * GIB)))
     #: Kernel requests in flight.
     max_background: int = field(default=64, metadata=bounds(1, 65535))
     #: Passthrough registrations kept after the last close, each an open file in the kernel.
     backing_max: int = field(default=4096, metadata=bounds(1))
     #: What readers get to finish when the mount is stopped.
-    stop_timeout_s: float = field(default=8.0, metadata=bounds(0.1, 3600))
+    stop_timeout_s: float = field(default=8.0, metadata=live(bounds(0.1, 3600)))
     #: A mount that does not answer by then has failed.
     ready_timeout_s: float = field(default=60.0, metadata=bounds(0.1, 3600))
     #: None: `log` in the runtime directory of the mount.
@@ -107,19 +118,19 @@ class TierConfig:
     #: Directories that belong to tiercache alone; files are spread over them.
     paths: tuple[Path, ...]
     #: 0: what the disk has free at start, less `reserve_free`.
-    capacity: int = field(default=0, metadata=size(0))
+    capacity: int = field(default=0, metadata=live(size(0)))
     #: The disk is never filled beyond this.
-    reserve_free: int = field(default=1 * GIB, metadata=size(0))
+    reserve_free: int = field(default=1 * GIB, metadata=live(size(0)))
     #: Who leaves when it is full; pin: nobody.
     policy: str = "pin"
     #: Above this share of the capacity the policy's victims leave ahead of need.
-    high_water: float = field(default=0.95, metadata=bounds(0.01, 1))
+    high_water: float = field(default=0.95, metadata=live(bounds(0.01, 1)))
     #: At this share of the capacity that ends.
-    low_water: float = field(default=0.9, metadata=bounds(0, 1))
+    low_water: float = field(default=0.9, metadata=live(bounds(0, 1)))
     #: Reads, and writes, at a time that its disks get; 0: no limit. A spinning disk wants few.
     io_slots: int = field(default=0, metadata=bounds(0, 4096))
     #: Bytes a day, for flash wears out: newcomers that would exceed it bypass it; 0: no limit.
-    write_budget_per_day: int = field(default=0, metadata=size(0))
+    write_budget_per_day: int = field(default=0, metadata=live(size(0)))
     #: boot: on first use per boot. always: on each read, which rules passthrough out.
     verify: str = field(default="boot", metadata=choice("boot", "always"))
 
@@ -129,19 +140,19 @@ class TransferConfig:
     """`[transfer]`: the bounds of everything that moves between origin and tiers."""
 
     #: Connections to the origin, at most.
-    connections: int = field(default=32, metadata=bounds(1, 4096))
+    connections: int = field(default=32, metadata=live(bounds(1, 4096)))
     #: How far an origin that throttles or slows down makes us reduce them, if they are more.
-    connections_min: int = field(default=8, metadata=bounds(1, 4096))
+    connections_min: int = field(default=8, metadata=live(bounds(1, 4096)))
     #: Kept for metadata and demand.
-    connections_reserved: int = field(default=4, metadata=bounds(0))
+    connections_reserved: int = field(default=4, metadata=live(bounds(0)))
     #: Bytes per second that all bodies together may take; 0: no limit.
-    bandwidth: int = field(default=0, metadata=size(0))
+    bandwidth: int = field(default=0, metadata=live(rate(0)))
     #: Requests per second; 0: no limit.
-    requests_per_s: int = field(default=0, metadata=bounds(0))
+    requests_per_s: int = field(default=0, metadata=live(bounds(0)))
     #: GETs in the long run that may be sent a second time because the first is slow; 0: none.
-    hedge_budget: float = field(default=0.03, metadata=bounds(0, 1))
+    hedge_budget: float = field(default=0.03, metadata=live(bounds(0, 1)))
     #: No GET counts as slow before this time.
-    hedge_delay_min_s: float = field(default=0.05, metadata=bounds(0, 3600))
+    hedge_delay_min_s: float = field(default=0.05, metadata=live(bounds(0, 3600)))
     #: Buffers in flight.
     memory: int = field(default=256 * MIB, metadata=size(4 * MIB))
     #: Largest ranged GET.
@@ -151,19 +162,19 @@ class TransferConfig:
     #: Threads that receive bodies.
     threads: int = field(default=8, metadata=bounds(1, 256))
     #: Tries per request.
-    attempts: int = field(default=6, metadata=bounds(1, 100))
+    attempts: int = field(default=6, metadata=live(bounds(1, 100)))
     #: Wait before the first retry; doubles each time.
-    backoff_base_s: float = field(default=0.1, metadata=bounds(0))
+    backoff_base_s: float = field(default=0.1, metadata=live(bounds(0)))
     #: Longest wait between tries.
-    backoff_max_s: float = field(default=8.0, metadata=bounds(0, 3600))
+    backoff_max_s: float = field(default=8.0, metadata=live(bounds(0, 3600)))
     #: Retries per request in the long run.
-    retry_budget: float = field(default=0.5, metadata=bounds(0, 100))
+    retry_budget: float = field(default=0.5, metadata=live(bounds(0, 100)))
     #: Longest wait for a connection.
-    connect_timeout_s: float = field(default=5.0, metadata=bounds(0.1, 600))
+    connect_timeout_s: float = field(default=5.0, metadata=live(bounds(0.1, 600)))
     #: Longest time without a single byte.
-    stall_timeout_s: float = field(default=15.0, metadata=bounds(0.1, 3600))
+    stall_timeout_s: float = field(default=15.0, metadata=live(bounds(0.1, 3600)))
     #: Longest time for a request with all its retries.
-    deadline_s: float = field(default=120.0, metadata=bounds(0.1, 86400))
+    deadline_s: float = field(default=120.0, metadata=live(bounds(0.1, 86400)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,21 +182,21 @@ class PrefetchConfig:
     """`[prefetch]`: what is fetched before it is asked for."""
 
     #: How far ahead of a new stream is fetched.
-    window_min: int = field(default=2 * MIB, metadata=size(1 * MIB))
+    window_min: int = field(default=2 * MIB, metadata=live(size(1 * MIB)))
     #: How far ahead of a long stream is fetched.
-    window_max: int = field(default=64 * MIB, metadata=size(1 * MIB))
+    window_max: int = field(default=64 * MIB, metadata=live(size(1 * MIB)))
     #: A jump this far ahead is still sequential.
-    skip_forward: int = field(default=16 * MIB, metadata=size(0))
+    skip_forward: int = field(default=16 * MIB, metadata=live(size(0)))
     #: A jump this far back is still sequential.
-    skip_back: int = field(default=1 * MIB, metadata=size(0))
+    skip_back: int = field(default=1 * MIB, metadata=live(size(0)))
     #: Files whose streams are followed.
     streams_max: int = field(default=1024, metadata=bounds(1))
     #: What all streams together may have on its way; each gets an equal share.
-    budget: int = field(default=192 * MIB, metadata=size(1 * MIB))
+    budget: int = field(default=192 * MIB, metadata=live(size(1 * MIB)))
     #: Read from the end along with the start of archives and tables, whose index is there; 0: not.
-    tail: int = field(default=64 * KIB, metadata=size(0, 1 * GIB))
+    tail: int = field(default=64 * KIB, metadata=live(size(0, 1 * GIB)))
     #: Files fetched ahead when a directory is read in the order of its names; 0: none.
-    files_ahead: int = field(default=64, metadata=bounds(0, 4096))
+    files_ahead: int = field(default=64, metadata=live(bounds(0, 4096)))
     #: Fetch the rest of the dataset in use while the origin has nothing else to do.
     background_fill: bool = False
     #: An ordered list of what will be read, followed from the start; see `tiercache plan`.
@@ -201,7 +212,7 @@ class HeatConfig:
     """`[heat]`: how often datasets and files are used, as an average that forgets."""
 
     #: After this time without use an item counts half; 0.25 to 1 epoch of the hot set is right.
-    half_life_s: float = field(default=21600.0, metadata=bounds(1, 365 * 86400))
+    half_life_s: float = field(default=21600.0, metadata=live(bounds(1, 365 * 86400)))
     #: A dataset is what lies below one directory of this depth; 0: all is one dataset.
     group_depth: int = field(default=2, metadata=bounds(0, 64))
 
@@ -211,25 +222,25 @@ class MoveConfig:
     """`[move]`: what is moved between tiers in the background."""
 
     #: How often moves are planned.
-    interval_s: float = field(default=30.0, metadata=bounds(0.1, 86400))
+    interval_s: float = field(default=30.0, metadata=live(bounds(0.1, 86400)))
     #: Bytes per second of all moves together; 0: no limit.
-    bandwidth: int = field(default=500 * MIB, metadata=size(0))
+    bandwidth: int = field(default=500 * MIB, metadata=live(rate(0)))
     #: Files moved at once.
-    concurrency: int = field(default=4, metadata=bounds(1, 256))
+    concurrency: int = field(default=4, metadata=live(bounds(1, 256)))
     #: How much hotter than the coldest resident a file must be to take its place.
-    margin: float = field(default=1.5, metadata=bounds(1, 1000))
+    margin: float = field(default=1.5, metadata=live(bounds(1, 1000)))
     #: What came from another tier does not leave again before this time.
-    residence_s: float = field(default=300.0, metadata=bounds(0, 365 * 86400))
+    residence_s: float = field(default=300.0, metadata=live(bounds(0, 365 * 86400)))
     #: When readers make moves wait.
     backoff: str = field(
-        default="any_user_io", metadata=choice("any_user_io", "same_device", "never")
+        default="any_user_io", metadata=live(choice("any_user_io", "same_device", "never"))
     )
     #: Moves are suspended when this share of at least `suspend_error_min` of them failed.
-    suspend_error_pct: int = field(default=50, metadata=bounds(1, 100))
+    suspend_error_pct: int = field(default=50, metadata=live(bounds(1, 100)))
     #: Moves that must have been tried before their errors count.
-    suspend_error_min: int = field(default=100, metadata=bounds(1))
+    suspend_error_min: int = field(default=100, metadata=live(bounds(1)))
     #: Log what would be moved, and move nothing.
-    dry_run: bool = False
+    dry_run: bool = field(default=False, metadata=live())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +270,9 @@ class Config:
     prefetch: PrefetchConfig = field(default_factory=PrefetchConfig)
     catalog: CatalogConfig = field(default_factory=CatalogConfig)
     #: Least severe messages that are logged.
-    log_level: str = field(default="info", metadata=choice("debug", "info", "warning", "error"))
+    log_level: str = field(
+        default="info", metadata=live(choice("debug", "info", "warning", "error"))
+    )
 
     @property
     def cache_dir(self) -> Path:

@@ -79,6 +79,16 @@ def check_prefetch(prefetch: PrefetchConfig, problems: Problems) -> None:
         problems.add("prefetch.window_min", "is larger than prefetch.window_max")
 
 
+def check_marks(tiers: Sequence[TierConfig], problems: Problems) -> None:
+    """Making room ends somewhere below where it begins."""
+    for index, tier in enumerate(tiers):
+        if tier.low_water >= tier.high_water:
+            problems.add(
+                f"tier[{index}].low_water",
+                f"{tier.low_water:g} is not below high_water, which is {tier.high_water:g}",
+            )
+
+
 def check_tiers(tiers: Sequence[TierConfig], problems: Problems) -> None:
     """Names and directories are each tier's own; policies exist."""
     policies = {tier.policy for tier in tiers}

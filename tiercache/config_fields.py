@@ -175,6 +175,8 @@ def show_value(setting: Setting, value: float) -> str:
     match setting.unit:
         case "bytes":
             return format_size(int(value))
+        case "bytes/s":
+            return f"{format_size(int(value))}/s"
         case "octal":
             return f"0o{int(value):03o}"
         case "seconds":

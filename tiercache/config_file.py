@@ -28,6 +28,7 @@ from tiercache.config import (
     TransferConfig,
 )
 from tiercache.config_checks import (
+    check_marks,
     check_origin,
     check_places,
     check_prefetch,
@@ -180,6 +181,7 @@ def _check_sections(
         check_prefetch(sections["prefetch"], problems)
     if len(whole) == len(tiers):
         check_tiers(whole, problems)
+        check_marks(whole, problems)
         if sections["mount"]:
             check_places(sections["mount"], whole, problems)
 

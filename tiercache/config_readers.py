@@ -13,10 +13,12 @@ from typing import Final
 from tiercache.config_units import (
     DURATION_HINT,
     OCTAL_HINT,
+    RATE_HINT,
     SIZE_HINT,
     SettingError,
     parse_duration,
     parse_octal,
+    parse_rate,
     parse_size,
 )
 
@@ -68,6 +70,14 @@ def _read_size(raw: object) -> int:
     return raw
 
 
+def _read_rate(raw: object) -> int:
+    if isinstance(raw, str):
+        return parse_rate(raw)
+    if not isinstance(raw, int) or isinstance(raw, bool):
+        raise SettingError(f"is {describe(raw)}; {RATE_HINT}")
+    return raw
+
+
 def _read_duration(raw: object) -> float:
     if isinstance(raw, str):
         return parse_duration(raw)
@@ -109,6 +119,7 @@ READERS: Final[Mapping[object, Callable[[object], object]]] = {
     Path: _read_path,
     tuple[Path, ...]: _read_paths,
     "bytes": _read_size,
+    "bytes/s": _read_rate,
     "seconds": _read_duration,
     "octal": _read_octal,
 }

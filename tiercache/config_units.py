@@ -7,7 +7,7 @@ has to add which setting it was. Arithmetic is exact: "0.1GiB" is refused rather
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Final
 
@@ -31,6 +31,7 @@ DURATION_UNITS: Final[Mapping[str, Fraction]] = {
 }
 
 SIZE_HINT: Final = 'write a number of bytes or text like "64MiB" or "1TB"'
+RATE_HINT: Final = 'write bytes per second as a number or text like "500MiB/s"'
 DURATION_HINT: Final = 'write a number of seconds or text like "60s", "5m" or "1h"'
 OCTAL_HINT: Final = 'write octal digits as text like "022", or a TOML octal number like 0o022'
 
@@ -52,6 +53,15 @@ def parse_size(text: str) -> int:
     return int(size)
 
 
+def parse_rate(text: str) -> int:
+    """Bytes per second that *text* ("500MiB/s", "1GB") stands for."""
+    size = text.strip().lower().removesuffix("/s")
+    try:
+        return parse_size(size)
+    except SettingError as error:
+        raise SettingError(f'"{text}" is not a rate; {RATE_HINT}') from error
+
+
 def parse_duration(text: str) -> float:
     """Seconds that *text* ("60s", "5m", "250ms", "1.5") stands for."""
     number, unit = _quantity(text, DURATION_HINT)
@@ -68,11 +78,20 @@ def parse_octal(text: str) -> int:
 
 
 def format_size(size: int) -> str:
-    """*size* bytes with the largest binary unit that keeps it whole: "64MiB", "1000B"."""
-    for unit, factor in (("PiB", 50), ("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size and size % (1 << factor) == 0:
-            return f"{size >> factor}{unit}"
-    return f"{size}B"
+    """The shortest exact text for *size* bytes, binary or decimal: "64MiB", "1.5TB", "4097B"."""
+    return min(_texts(size), key=len)
+
+
+def _texts(size: int) -> Iterator[str]:
+    for power, letter in reversed(list(enumerate("KMGTP", 1))):
+        if size and size % (1 << 10 * power) == 0:
+            yield f"{size >> 10 * power}{letter}iB"
+    for power, letter in enumerate("kMGTP", 1):
+        whole, rest = divmod(size, 1000**power)
+        thousandths, finer = divmod(rest, 1000 ** (power - 1))
+        if whole and not finer:
+            yield f"{whole}.{thousandths:03}".rstrip("0").rstrip(".") + f"{letter}B"
+    yield f"{size}B"
 
 
 def _quantity(text: str, hint: str) -> tuple[Fraction, str]:

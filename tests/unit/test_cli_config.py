@@ -88,7 +88,7 @@ def test_show_says_where_each_value_comes_from(good, capsys):
         "source": f"{good}:8",
     }
     assert rows["tier[0].name"]["source"] == f"{good}:11"
-    assert rows["transfer.bandwidth"]["text"] == '"64MiB"'
+    assert rows["transfer.bandwidth"]["text"] == '"64MiB/s"'
     assert (rows["mount.metadata_ttl"]["value"], rows["mount.metadata_ttl"]["source"]) == (
         300.0,
         "-o metadata_ttl",

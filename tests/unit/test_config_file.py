@@ -240,6 +240,9 @@ def test_unknown_names_are_refused_with_the_nearest():
         ("tier", "paths", [], "at least one directory"),
         ("tier", "paths", [5], "not text"),
         ("tier", "capacity", -1, "too small"),
+        ("tier", "low_water", 0.95, "0.95 is not below high_water, which is 0.95"),
+        ("move", "bandwidth", "500 apples/s", '"500MiB/s"'),
+        ("transfer", "bandwidth", 1.5, '"500MiB/s"'),
     ],
 )
 def test_a_wrong_value_says_what_would_be_right(section, key, value, expected):

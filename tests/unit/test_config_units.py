@@ -11,6 +11,7 @@ from tiercache.config_units import (
     format_size,
     parse_duration,
     parse_octal,
+    parse_rate,
     parse_size,
 )
 
@@ -50,6 +51,34 @@ def test_a_fraction_of_a_byte_is_refused():
 @given(st.integers(0, 1 << 62))
 def test_formatted_sizes_read_back(size):
     assert parse_size(format_size(size)) == size
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0B"),
+        (1000, "1kB"),
+        (4096, "4KiB"),
+        (64 << 20, "64MiB"),
+        (3 << 29, "1536MiB"),
+        (10**9, "1GB"),
+        (15 * 10**11, "1.5TB"),
+        (15 * 10**11 + 1, "1500000000001B"),
+    ],
+)
+def test_sizes_are_shown_as_a_person_wrote_them(size, text):
+    assert format_size(size) == text
+
+
+@pytest.mark.parametrize("text", ["500MiB/s", "500 MiB", "524288000", "524288000B/s"])
+def test_rates(text):
+    assert parse_rate(text) == 500 << 20
+
+
+@pytest.mark.parametrize("text", ["fast", "/s", "500MiB/h", "1/s/s"])
+def test_what_is_not_a_rate_says_what_would_be(text):
+    with pytest.raises(SettingError, match="500MiB/s"):
+        parse_rate(text)
 
 
 @pytest.mark.parametrize(
