@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "umount": Lazy("tiercache_cli.umount", "Unmount and wait until the cache is safe on disk."),
     "status": Lazy("tiercache_cli.status", "Show what is mounted and how it is doing."),
     "config": Lazy("tiercache_cli.config", "Write, check or explain a configuration file."),
+    "simulate": Lazy("tiercache_cli.simulate", "Replay a trace through policies and cache sizes."),
     "demo": Lazy(
         "tiercache_cli.demo.command", "Mount a bucket from a local server and train on it."
     ),
