@@ -101,3 +101,10 @@ async def test_a_check_that_gets_no_answer_names_the_bucket(proxied, bucket, ope
     proxied.rule(fault)
     with pytest.raises(OriginUnavailableError, match=rf"^s3://{bucket}: "):
         await origin.check()
+
+
+async def test_a_port_where_nobody_listens_is_told_once(bucket, proxied, open_s3):
+    origin = open_s3(f"s3://{bucket}", "http://127.0.0.1:1")
+    told = "cannot connect to 127.0.0.1:1: Connection refused; check --endpoint-url"
+    with pytest.raises(OriginConfigError, match=f"^s3://{bucket}: {told}$"):
+        await origin.check()

@@ -7,6 +7,7 @@ without the GIL. `trio.SSLStream` is not used: its memory BIOs triple the cost o
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
@@ -215,7 +216,8 @@ def _reason(error: BaseException) -> str:
     """Cause without errno; of several addresses, that of the first."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return (isinstance(error, OSError) and error.strerror) or str(error)
+    # trio puts the address into `strerror`, which the message holds already.
+    return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
 
 
 async def _start_tls(sock: socket.socket, context: ssl.SSLContext, host: str) -> ssl.SSLSocket:
