@@ -31,6 +31,8 @@ from tiercache.testing.s3server import S3Server, ServerError
 _PORTS = range(10_000, 32_000)
 _ROLES = ("master", "volume", "filer", "s3", "admin")
 _START_ATTEMPTS = 3
+#: Each bucket takes a volume of its own, and a test run makes hundreds of buckets.
+_VOLUMES_MAX = 1000
 _POLL_S = 0.02
 
 
@@ -133,7 +135,7 @@ class SeaweedServer(S3Server):
             *(f"-s3.config={scratch}/s3.json", f"-s3.localSocket={scratch}/s3.sock"),
             *(f"-filer.localSocket={scratch}/filer.sock", "-master.telemetry=false"),
             *("-webdav=false", "-admin.ui=false", "-s3.port.iceberg=0", "-s3.port.lance=0"),
-            *("-master.volumeSizeLimitMB=1024", "-volume.max=64"),
+            *("-master.volumeSizeLimitMB=1024", f"-volume.max={_VOLUMES_MAX}"),
             *ports,
         ]
 
