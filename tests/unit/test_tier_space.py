@@ -4,11 +4,12 @@ import os
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tiercache.testing.tiers import Cache, body, file
+from tiercache.testing.tiers import Cache, FaultySystem, body, file
 from tiercache.tier.store import Limits
 from tiercache.types import MIB
 
@@ -51,7 +52,7 @@ class Accounts(RuleBasedStateMachine):
         if self.open:
             reservation, obj = data.draw(st.sampled_from(self.open))
             block = data.draw(st.integers(reservation.first, reservation.end - 1))
-            assert reservation.write(block, body(obj, block))
+            assert reservation.write(block, body(obj, block)) or reservation.item.dead
 
     @rule(data=st.data(), commit=st.booleans())
     def close(self, data, commit):
@@ -160,6 +161,51 @@ def allocated(cache, kept):
             stat = os.fstat(fd)
             inodes[stat.st_dev, stat.st_ino] = stat.st_blocks * 512
     return sum(inodes.values())
+
+
+def test_reservation_of_a_removed_copy_makes_no_file_under_the_name_of_the_next(tmp_path):
+    cache, obj = Cache(tmp_path), file(10, 3 * MIB)
+    late = cache.store.reserve(obj, 0, 2)
+    cache.store.evict(obj.ino)
+    second = cache.store.reserve(obj, 2, 3)
+    assert not late.write(0, body(obj, 0))
+    late.close()
+    assert cache.files() == []
+    assert second.write(2, body(obj, 2))
+    second.close()
+    assert cache.on_disk() <= cache.used
+    assert cache.get_now(obj, 2 * MIB)
+    cache.store.close()
+
+
+@pytest.mark.parametrize("resident", [0, 1])
+def test_what_was_written_is_counted_when_its_reservation_ends(tmp_path, resident):
+    cache, obj = Cache(tmp_path), file(10, 4 * MIB)
+    if resident:
+        cache.put(obj, 3)
+    writer, idle = cache.store.reserve(obj, 0, 2), cache.store.reserve(obj, 2, 3)
+    assert all(writer.write(block, body(obj, block)) for block in (0, 1))
+    writer.close()
+    assert cache.on_disk() <= cache.used
+    idle.close()
+    assert cache.on_disk() <= cache.used
+    assert cache.get_now(obj, 0, 2 * MIB)
+    cache.store.close()
+
+
+@pytest.mark.allow_warnings
+def test_file_nothing_came_of_goes_with_the_last_of_its_reservations(tmp_path):
+    cache = Cache(tmp_path, system=(system := FaultySystem()))
+    obj = file(10, 3 * MIB)
+    failed, idle = cache.store.reserve(obj, 0, 2), cache.store.reserve(obj, 2, 3)
+    system.broken = {"pwrite"}
+    assert not failed.write(0, body(obj, 0))
+    failed.close()
+    idle.close()
+    assert cache.files() == []
+    assert cache.used == 0
+    system.broken = set()
+    cache.store.close()
 
 
 Accounts.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)

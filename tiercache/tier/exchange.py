@@ -66,6 +66,10 @@ class Exchange:
         self._candidates_max = around.limits.queue
         self._candidates: OrderedDict[int, None] = OrderedDict()
 
+    def reconfigure(self, config: MoveConfig) -> None:
+        """Decide by another margin and residence from now on."""
+        self._config = config
+
     def used(self, ino: int) -> None:
         """Object *ino* was opened while in a lower tier."""
         self._candidates[ino] = None

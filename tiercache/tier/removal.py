@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 
 from tiercache.tier.files import OpenFiles
 from tiercache.tier.limits import Surroundings
@@ -64,7 +65,8 @@ class Removal:
             item.tier.policy.remove(item.ino, evicted=evicted)
         self._table.discharge(item)
         item.place.unlinked += item.charged
-        item.dead = True
+        with item.opening or nullcontext():
+            item.dead = True
 
     def _bury(self, item: Residency) -> None:
         """Let go of the file, as soon as nobody holds it."""

@@ -2,6 +2,10 @@
 
 `write` runs on any thread, one call per block, and touches the file and its own list only. What it
 wrote becomes visible on the loop, in `commit`: never before the bytes are in the file.
+
+The file is opened by name, and a name outlives the copy it was given to: after a removal it may be
+that of another copy. So a copy is removed under the lock its files are opened under, and from then
+on nothing is opened for it.
 """
 
 from __future__ import annotations
@@ -32,7 +36,7 @@ class Reservation:
         "_close",
         "_commit",
         "_done",
-        "_lock",
+        "_opening",
         "_place",
         "_system",
         "closed",
@@ -70,19 +74,22 @@ class Reservation:
         self._system = system
         self._commit = commit
         self._close = close
-        self._lock = threading.Lock()
+        item.opening = self._opening = item.opening or threading.Lock()
         self._done: deque[tuple[int, int]] = deque()
 
     def write(self, block: int, data: memoryview) -> bool:
         """Put the whole of *block* into the mirror file; on any thread.
 
-        Never raises for what the disk does: False, and the tier knows why.
+        Never raises for what the disk does: False, and the tier knows why. False too when the copy
+        was removed meanwhile.
         """
         start, end = block_span(self.item.size, block)
         assert self.first <= block < self.end
         assert len(data) == end - start
         try:
             fd = self._open()
+            if fd < 0:
+                return False
             with self._place.tier.write_slots:
                 write_all(self._system, fd, data, start)
         except OSError as error:
@@ -101,8 +108,9 @@ class Reservation:
             self._commit(self, done)
 
     def close(self) -> None:
-        """Give back what was not used. Idempotent."""
+        """Commit, and give back what was not used. Idempotent."""
         if not self.closed:
+            self.commit()
             self.closed = True
             self._close(self)
 
@@ -112,8 +120,8 @@ class Reservation:
         return self._place
 
     def _open(self) -> int:
-        with self._lock:
-            if self.fd < 0:
+        with self._opening:
+            if self.fd < 0 and not self.item.dead:
                 self.fd = self._create()
             return self.fd
 

@@ -7,6 +7,7 @@ for a zero byte is the fastest question Python can ask of a range: 60 ns, whatev
 from __future__ import annotations
 
 from array import array
+from threading import Lock
 
 from tiercache.tier.layout import allocated
 from tiercache.tier.place import Place
@@ -36,6 +37,7 @@ class Residency:
         "left",
         "moved_at",
         "name",
+        "opening",
         "pinned",
         "place",
         "present",
@@ -77,6 +79,7 @@ class Residency:
         self.queued = 0  # background queues that will look at it
         self.dirty: set[int] = set()  # segments to persist
         self.dead = False
+        self.opening: Lock | None = None  # held while a reservation opens the file, and to die
         self.barred = False  # its file could not be opened just now
         self.group = 0  # number of its dataset
         self.pinned = False  # nobody's victim, and of no interest to a policy

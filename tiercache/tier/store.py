@@ -33,6 +33,7 @@ from tiercache.tier.room import Room
 from tiercache.tier.table import Table
 from tiercache.tier.tier import Tier
 from tiercache.tier.usage import Usage
+from tiercache.tier.warming import Warming
 from tiercache.tier.writer import Writer
 from tiercache.types import Inode, KeyValues
 
@@ -76,6 +77,7 @@ class TierStore:
         self._writer.on_complete = self._keeping.describe
         room.on_settled = audit.note
         self._keeping.on_interval = self.usage.flush
+        self.warming = Warming(tiers, (self._table, room), self.usage, move.margin, around)
         moves = Moves(
             self._table,
             self._files,

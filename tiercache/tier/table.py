@@ -148,11 +148,6 @@ class Table:
         if item.ino in self._loaded:
             self._loaded.move_to_end(item.ino)
 
-    def is_mirrored_by_another(self, item: Residency) -> bool:
-        """Whether a live record, not *item* itself, has its copy in the file of *item*."""
-        other = self._loaded.get(item.ino)
-        return other is not None and other is not item and other.place is not None
-
     def _remember(self, item: Residency) -> None:
         self._loaded[item.ino] = item
         self._shrink(8)

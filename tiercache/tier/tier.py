@@ -73,6 +73,19 @@ class Tier:
         self.capacity = max(0, free + self.used)
         self.policy.resize(self.capacity - self.pinned)
 
+    def reconfigure(self, config: TierConfig) -> None:
+        """Take on other bounds; who is above them leaves as after any other change of mind.
+
+        Asks the disks when the capacity is to be found out anew.
+        """
+        before, self.config = self.config, config
+        self.budget.per_day = config.write_budget_per_day
+        if config.capacity:
+            self.capacity = config.capacity
+            self.policy.resize(max(0, self.capacity - self.pinned))
+        elif (before.capacity, before.reserve_free) != (0, config.reserve_free):
+            self.settle_capacity()
+
     def pin(self, nbytes: int) -> None:
         """*nbytes* more (or less) belong to pinned objects."""
         self.pinned += nbytes

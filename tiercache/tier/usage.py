@@ -2,6 +2,7 @@
 
     Uo <ino:8>    score of an object
     Ug <group:8>  score of a dataset
+    Uh            the half-life they are counted with
 
 Scores are written in batches and lost for the time since the last one when a process dies, which
 costs a few uses. Both sets are bounded; what is forgotten in memory is forgotten in the catalog.
@@ -16,6 +17,7 @@ from tiercache.heat import Heat, group_name, group_number
 from tiercache.types import KeyValues
 
 _OBJECTS, _GROUPS = b"Uo", b"Ug"
+_HALF_LIFE = b"Uh"
 _SCORE = struct.Struct("<d")
 
 #: Directories whose dataset is remembered.
@@ -30,18 +32,19 @@ _BATCH_PART = 1e-3
 class Usage:
     """Heat of objects and of groups. On the loop. Times are seconds since the epoch."""
 
-    def __init__(self, config: HeatConfig, kv: KeyValues, limit: int) -> None:
+    def __init__(self, config: HeatConfig, kv: KeyValues, limit: int, now: float) -> None:
         """*limit*: objects, and groups, that are remembered."""
         self._kv = kv
         self._depth = config.group_depth
+        self._half_life_s = _half_life(kv) or config.half_life_s
         self._heat = {
-            _OBJECTS: Heat(config.half_life_s, limit),
-            _GROUPS: Heat(config.half_life_s, limit),
+            _OBJECTS: Heat(self._half_life_s, limit),
+            _GROUPS: Heat(self._half_life_s, limit),
         }
         self._objects, self._groups = self._heat.values()
         self._numbers: dict[bytes, int] = {}
         # Opens that count as of `_since`, collected until `_until`.
-        self._batch_s = config.half_life_s * _BATCH_PART
+        self._batch_s = self._half_life_s * _BATCH_PART
         self._since = self._until = 0.0
         self._opened: dict[int, int] = {}
         self._entered: dict[int, int] = {}
@@ -50,6 +53,20 @@ class Usage:
             for key, value in kv.scan(prefix):
                 if len(value) == _SCORE.size:
                     heat.add(int.from_bytes(key[2:], "big"), _SCORE.unpack(value)[0])
+        self.reconfigure(config, now)
+
+    def reconfigure(self, config: HeatConfig, now: float) -> None:
+        """Forget at another pace from *now* on; what is a dataset stays."""
+        if config.half_life_s == self._half_life_s:
+            return
+        self._fold()
+        self._half_life_s = config.half_life_s
+        self._batch_s = config.half_life_s * _BATCH_PART
+        for prefix, heat in self._heat.items():
+            heat.set_half_life(config.half_life_s, now)
+            self._changed.update((prefix + item.to_bytes(8, "big"), None) for item, _ in heat.items())
+        # In one transaction: scores mean nothing under another half-life.
+        self._flush([(_HALF_LIFE, _SCORE.pack(self._half_life_s))])
 
     def group_of(self, key: bytes) -> int:
         """The number of the dataset of *key*."""
@@ -103,9 +120,18 @@ class Usage:
         """Hand what changed to the catalog."""
         self._fold()
         if self._changed:
-            changed, self._changed = self._changed, {}
-            self._kv.put_many([(key, self._record(key)) for key in changed])
+            self._flush([])
+
+    def _flush(self, more: list[tuple[bytes, bytes | None]]) -> None:
+        changed, self._changed = self._changed, {}
+        self._kv.put_many([*((key, self._record(key)) for key in changed), *more])
 
     def _record(self, key: bytes) -> bytes | None:
         score = self._heat[key[:2]].score(int.from_bytes(key[2:], "big"))
         return None if score == float("-inf") else _SCORE.pack(score)
+
+
+def _half_life(kv: KeyValues) -> float | None:
+    """The half-life that kept scores were counted with; None when that is not known."""
+    record = kv.get(_HALF_LIFE)
+    return _SCORE.unpack(record)[0] if record is not None and len(record) == _SCORE.size else None

@@ -120,11 +120,11 @@ class Writer:
         self._release(item)
 
     def _settle_file(self, reservation: Reservation) -> None:
-        """What becomes of the descriptor, and of the file if nothing came of it."""
+        """What becomes of the descriptor."""
         item, fd = reservation.item, reservation.fd
         reservation.fd = -1
         if reservation.failed and not item.dead and item.charged:
-            self._recount(item, fd)
+            self._recount(reservation, fd)
         if reservation.lent:
             item.reads -= 1
             if item.dead and not item.reads:
@@ -133,21 +133,28 @@ class Writer:
             self._files.adopt(item, fd)
         else:
             close(self._system, fd)
-        useless = item.reservations == 1 and (item.dead or not item.charged)
-        if useless and not self._table.is_mirrored_by_another(item):
-            with contextlib.suppress(OSError):
-                self._system.unlink(reservation.place.data(item.name))
 
-    def _recount(self, item: Residency, fd: int) -> None:
-        """A failed write may have taken space without giving a block."""
+    def _recount(self, reservation: Reservation, fd: int) -> None:
+        """A failed write may have taken space, of what was promised it, without giving a block."""
+        item = reservation.item
         with contextlib.suppress(OSError):
             extra = self._system.fstat(fd).st_blocks * 512 - item.charged
+            extra = min(extra, reservation.nbytes)
             if extra > 0:
                 self._table.charge(item, extra)
+                self._spend(reservation, extra)
                 self._table.mark(item)
 
     def _release(self, item: Residency) -> None:
         item.reservations -= 1
-        if not item.reservations and not item.dead and not item.charged:
-            item.unsettle()
+        if not item.reservations:
+            self._end_writing(item)
         self._removal.unhold(item)
+
+    def _end_writing(self, item: Residency) -> None:
+        """Nobody writes any more: a file that nothing came of goes, whoever made it."""
+        item.opening = None
+        if item.place is not None and not item.dead and not item.charged:
+            with contextlib.suppress(OSError):
+                self._system.unlink(item.place.data(item.name))
+            item.unsettle()
