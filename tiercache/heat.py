@@ -52,6 +52,13 @@ class Heat:
             return self._scores.popitem(last=False)[0]
         return None
 
+    def set_half_life(self, half_life_s: float, now: float) -> None:
+        """Forget at another pace: what everybody counts at *now* stays. O(items)."""
+        shift = now / half_life_s - now / self._half_life_s
+        self._half_life_s = half_life_s
+        for item, score in self._scores.items():
+            self._scores[item] = score + shift
+
     def count(self, item: int, now: float) -> float:
         """Uses of *item*, each weighted by its age; 0 for one that is not known."""
         score = self._scores.get(item)

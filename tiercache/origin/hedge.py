@@ -152,6 +152,13 @@ class HedgingOrigin(OriginWrapper):
         self.hedges = 0
         self.hedges_won = 0
 
+    def reconfigure(self, config: TransferConfig) -> None:
+        """See `Origin.reconfigure`."""
+        super().reconfigure(config)
+        self._per_get = config.hedge_budget
+        self._delay_min_s = config.hedge_delay_min_s
+        self._set_delay()
+
     def on_hedge(self, hedge: Callable[[int], None]) -> None:
         """Install who is told of every extra request and its size."""
         self._on_hedge = hedge
@@ -264,7 +271,12 @@ class HedgingOrigin(OriginWrapper):
             return
         self._latencies.append(latency_s)
         self._fresh += 1
-        if self._fresh >= _REFRESH and len(self._latencies) >= _SAMPLES_MIN:
+        if self._fresh >= _REFRESH:
+            self._set_delay()
+
+    def _set_delay(self) -> None:
+        """Say anew what is slow, if enough is known."""
+        if len(self._latencies) >= _SAMPLES_MIN:
             self._fresh = 0
             ordered = sorted(self._latencies)
             slow = ordered[int(_QUANTILE * (len(ordered) - 1))]

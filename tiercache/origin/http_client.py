@@ -90,6 +90,7 @@ class HttpClient:
         self._make_tls = tls
         self._tls: ssl.SSLContext | None = None
         self._slots = trio.Semaphore(limits.connections)
+        self._excess = 0  # exchanges that run beyond a limit that was lowered
         self._idle: dict[Address, list[Connection]] = {}
         self._closed = False
 
@@ -105,8 +106,30 @@ class HttpClient:
         try:
             return await self._converse(address, request, bodiless)
         except BaseException:
-            self._slots.release()
+            self._release_slot()
             raise
+
+    def reconfigure(self, limits: HttpLimits) -> None:
+        """Bound what begins from now on by *limits*, but for the number of threads.
+
+        Idle connections are dropped: each was made with the time-outs of its day.
+        """
+        more = limits.connections - self.limits.connections
+        self.limits = limits
+        for _ in range(more):
+            self._release_slot()
+        for _ in range(-more):
+            try:
+                self._slots.acquire_nowait()
+            except trio.WouldBlock:
+                self._excess += 1
+        self._close_idle()
+
+    def _release_slot(self) -> None:
+        if self._excess:
+            self._excess -= 1
+        else:
+            self._slots.release()
 
     async def _converse(self, address: Address, request: bytes, bodiless: bool) -> Reply:
         reused = self._take_idle(address)
@@ -162,11 +185,14 @@ class HttpClient:
             self._idle.setdefault(connection.address, []).append(connection)
         else:
             connection.close()
-        self._slots.release()
+        self._release_slot()
 
     def close(self) -> None:
         """Close idle connections now and the others as they are released."""
         self._closed = True
+        self._close_idle()
+
+    def _close_idle(self) -> None:
         for idle in self._idle.values():
             for connection in idle:
                 connection.close()

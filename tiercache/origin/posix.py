@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import trio
 
+from tiercache.config import TransferConfig
 from tiercache.errors import OriginConfigError, TierCacheError
 from tiercache.origin.posix_list import PosixLister
 from tiercache.origin.posix_tree import PosixTree
@@ -107,6 +108,9 @@ class PosixOrigin:
 
         read = functools.partial(self._tree.read, key, etag, start, into, advance)
         await trio.to_thread.run_sync(read, limiter=self._limiter)
+
+    def reconfigure(self, config: TransferConfig) -> None:
+        """See `Origin`: a local directory has no live bounds."""
 
     async def aclose(self) -> None:
         """Nothing stays open between calls."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from tiercache.config import TransferConfig
 from tiercache.types import ListPage, ObjectInfo, Progress
 
 #: Largest page a listing returns; S3 gives no more.
@@ -70,6 +71,9 @@ class Origin(Protocol):
         Raises `ObjectChangedError` if *key* has another version now, `ObjectNotFoundError`,
         `ObjectArchivedError`.
         """
+
+    def reconfigure(self, config: TransferConfig) -> None:
+        """Take on other bounds; calls that run may end under the old ones. No checkpoint."""
 
     async def aclose(self) -> None:
         """Give back connections and threads."""

@@ -59,6 +59,12 @@ class RetryingOrigin(OriginWrapper):
         self.retries = 0
         self.failures = 0
 
+    def reconfigure(self, config: TransferConfig) -> None:
+        """See `Origin.reconfigure`."""
+        super().reconfigure(config)
+        self._config = config
+        self._budget.resize(config.retry_budget, config.attempts * config.connections)
+
     def on_failed(self, failed: Failed) -> None:
         """Install who is told of failed attempts."""
         self._on_failed = failed
@@ -221,6 +227,12 @@ class _Budget:
         self._per_request = per_request
         self._burst = float(burst)
         self._tokens = self._burst
+
+    def resize(self, per_request: float, burst: int) -> None:
+        """Other bounds: what is missing from a full bucket stays missing."""
+        self._per_request = per_request
+        self._tokens = max(0.0, self._tokens + burst - self._burst)
+        self._burst = float(burst)
 
     def deposit(self) -> None:
         """A request was made."""

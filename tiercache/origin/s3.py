@@ -156,6 +156,10 @@ class S3Origin:
             raise error_of(answer)
         return answer
 
+    def reconfigure(self, config: TransferConfig) -> None:
+        """See `Origin`."""
+        self._client.reconfigure(config)
+
     async def aclose(self) -> None:
         """See `Origin`."""
         self._client.close()

@@ -160,6 +160,12 @@ class BotoOrigin:
             if plan.exact and body.read(1):
                 raise OriginReplyError("the body is longer than the range asked for")
 
+    def reconfigure(self, config: TransferConfig) -> None:
+        """See `Origin`. Calls that run keep the client they began with."""
+        with self._lock:
+            self._transfer = config
+            self._client = None
+
     async def aclose(self) -> None:
         """See `Origin`."""
         if self._client is not None:

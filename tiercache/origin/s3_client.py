@@ -85,14 +85,7 @@ class S3Client:
     def __init__(self, config: OriginConfig, transfer: TransferConfig, location: Location) -> None:
         self._config = config
         self._location = location
-        limits = HttpLimits(
-            connections=transfer.connections,
-            threads=transfer.threads,
-            inline_body=transfer.inline_body,
-            connect_timeout_s=transfer.connect_timeout_s,
-            stall_timeout_s=transfer.stall_timeout_s,
-        )
-        self._http = HttpClient(limits, self._tls_context)
+        self._http = HttpClient(_limits(transfer), self._tls_context)
         self._lock = trio.Lock()
         self._session: AwsSession | None = None
         self._tls: ssl.SSLContext | None = None
@@ -153,6 +146,10 @@ class S3Client:
                     return refusal
             elif not await self._put_right(cause, refusal, credentials):
                 return refusal
+
+    def reconfigure(self, transfer: TransferConfig) -> None:
+        """Take on other bounds."""
+        self._http.reconfigure(_limits(transfer))
 
     def close(self) -> None:
         """Close all connections."""
@@ -261,6 +258,16 @@ class S3Client:
         if self._session.partition_of(region) != self._session.partition_of(current.region):
             return None
         return self._session.endpoint(self._location, region)
+
+
+def _limits(transfer: TransferConfig) -> HttpLimits:
+    return HttpLimits(
+        connections=transfer.connections,
+        threads=transfer.threads,
+        inline_body=transfer.inline_body,
+        connect_timeout_s=transfer.connect_timeout_s,
+        stall_timeout_s=transfer.stall_timeout_s,
+    )
 
 
 def _cause_of(refusal: Refusal) -> _Cause | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tiercache.config import TransferConfig
 from tiercache.origin.protocol import LIST_PAGE_MAX, Origin
 from tiercache.types import ListPage, ObjectInfo, Progress
 
@@ -55,6 +56,10 @@ class OriginWrapper:
     ) -> None:
         """See `Origin.get_range`."""
         await self.inner.get_range(key, etag, start, into, progress)
+
+    def reconfigure(self, config: TransferConfig) -> None:
+        """See `Origin.reconfigure`."""
+        self.inner.reconfigure(config)
 
     async def aclose(self) -> None:
         """See `Origin.aclose`."""

@@ -27,7 +27,7 @@ class Prefetcher:
         part: int,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        config = replace(config, budget=min(config.budget, fetcher.admission.memory_ahead))
+        config = _within(config, fetcher)
         self._fetcher = fetcher
         self._part = part
         self._tail = config.tail
@@ -42,6 +42,14 @@ class Prefetcher:
         self.siblings = Siblings(config, names, part)
         #: Follows a list of what will be read, if there is one; its owner runs it.
         self.planner: Planner | None = None
+
+    def reconfigure(self, config: PrefetchConfig) -> None:
+        """Guess by other bounds from now on; what is on its way comes."""
+        config = _within(config, self._fetcher)
+        self._tail = config.tail
+        self._ahead = config.files_ahead > 0
+        self.streams.reconfigure(config)
+        self.siblings.reconfigure(config)
 
     def opened(self, obj: Inode, *, resident: bool) -> None:
         """*obj* was opened; *resident*: all of it is on local disk."""
@@ -83,3 +91,8 @@ class Prefetcher:
         """
         end = file.size if file.size <= self._part else BLOCK_SIZE
         return self._fetcher.prefetch(file, 0, end, Reason.NEXT)
+
+
+def _within(config: PrefetchConfig, fetcher: Fetcher) -> PrefetchConfig:
+    """*config* with a budget that the memory of *fetcher* can hold."""
+    return replace(config, budget=min(config.budget, fetcher.admission.memory_ahead))

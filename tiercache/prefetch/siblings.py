@@ -119,12 +119,16 @@ class Siblings:
 
     def __init__(self, config: PrefetchConfig, names: Names, whole: int) -> None:
         self._names = names
-        self._depth_max = config.files_ahead
-        self._window = config.window_max
+        self.reconfigure(config)
         self._whole = whole
         self._directories: OrderedDict[int, _Directory] = OrderedDict()
         self._directories_max = config.streams_max
         self.wasted_bytes = 0
+
+    def reconfigure(self, config: PrefetchConfig) -> None:
+        """Look ahead by other numbers of files and bytes."""
+        self._depth_max = config.files_ahead
+        self._window = config.window_max
 
     def opened(self, obj: Inode, *, resident: bool) -> tuple[Cursor, list[Inode]] | None:
         """Note an open of *obj*; the files to fetch now, and the cursor to report back to.

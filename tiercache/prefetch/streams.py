@@ -94,6 +94,14 @@ class Streams:
         self._active: OrderedDict[Stream, float] = OrderedDict()
         self.wasted_bytes = 0
 
+    def reconfigure(self, config: PrefetchConfig) -> None:
+        """Follow streams by other distances and windows; those that are known are kept."""
+        self._config = config
+        self._behind = max(config.skip_back, _REORDER)
+        for file in self._files.values():
+            for stream in file.streams:
+                stream.window = max(config.window_min, min(stream.window, config.window_max))
+
     def observe(
         self, ino: int, offset: int, size: int, file_size: int, now: float
     ) -> tuple[int, int] | None:

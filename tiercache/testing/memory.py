@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import trio
 
+from tiercache.config import TransferConfig
 from tiercache.errors import (
     ObjectArchivedError,
     ObjectChangedError,
@@ -194,6 +195,9 @@ class MemoryOrigin:
             if progress is not None:
                 progress(at + len(piece))
             await trio.lowlevel.checkpoint()
+
+    def reconfigure(self, config: TransferConfig) -> None:
+        """See `Origin`: nothing here is bounded."""
 
     async def aclose(self) -> None:
         """Remember that it was closed."""

@@ -64,7 +64,7 @@ class Housekeeping:
         self.on_interval: Callable[[], None] = lambda: None
         self._table.on_dirty = lambda: self._dirty.set()
         self._removal.on_queue = lambda: self._unlink.set()
-        self._room.on_wanted = lambda: self._wanted.set()
+        self._room.on_wanted = self.hurry
 
     def describe(self, item: Residency, obj: Inode) -> None:
         """Write a sidecar for the complete *item* some time soon."""
@@ -192,6 +192,19 @@ class Housekeeping:
             ):
                 self._room.evict(tier, headroom - tier.free)
 
+    def hurry(self) -> None:
+        """Have the janitor look around now."""
+        self._wanted.set()
+
+    async def _shrink(self) -> None:
+        """Bring tiers whose capacity was lowered below it, as far as their policies let go."""
+        for tier in self._tiers:
+            evictions = -1
+            while tier.free < 0 and not tier.demotes and tier.evictions != evictions:
+                evictions = tier.evictions
+                self._room.evict(tier, -tier.free)
+                await trio.lowlevel.checkpoint()
+
     async def _janitor(self) -> None:
         await self._introduce()
         for place in self._unclean:
@@ -208,6 +221,7 @@ class Housekeeping:
                     await self._probe(tier)
                 if tier.wanted:
                     await self._dispose(tier)
+            await self._shrink()
 
     async def _introduce(self) -> None:
         """Tell the policies who is here, and the audit which names have a record."""

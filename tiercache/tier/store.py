@@ -63,7 +63,7 @@ class TierStore:
         self._table = Table(kv, places, namer, boot_id, self._files, around)
         self._removal = Removal(self._table, self._files, around)
         room = Room(tiers, self._table, self._removal, around)
-        self.usage = Usage(heat, kv, around.limits.heats)
+        self.usage = Usage(heat, kv, around.limits.heats, around.now())
         self._table.group_of = self.usage.group_of
         self._reader = Reader(self._table, self._files, self._removal, around)
         self._writer = Writer(self._table, self._files, self._removal, room, around)
@@ -149,6 +149,17 @@ class TierStore:
             tier.budget.restore(self._kv.get(budget_key(tier.name)))
         self._removal.recall(self._kv, places)
         return unclean
+
+    def reconfigure(self, tiers: Sequence[TierConfig], heat: HeatConfig) -> None:
+        """Take on other bounds of the same tiers; what is above them leaves in the background."""
+        for tier, config in zip(self.tiers, tiers, strict=True):
+            if config != tier.config:
+                try:
+                    tier.reconfigure(config)
+                except OSError as error:
+                    tier.health.write_failed(error)
+        self.usage.reconfigure(heat, self._around.now())
+        self._keeping.hurry()
 
     # -- what is here ----------------------------------------------------------------------------
 

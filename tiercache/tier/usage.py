@@ -11,6 +11,7 @@ costs a few uses. Both sets are bounded; what is forgotten in memory is forgotte
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 
 from tiercache.config import HeatConfig
 from tiercache.heat import Heat, group_name, group_number
@@ -36,7 +37,8 @@ class Usage:
         """*limit*: objects, and groups, that are remembered."""
         self._kv = kv
         self._depth = config.group_depth
-        self._half_life_s = _half_life(kv) or config.half_life_s
+        kept = _half_life(kv)
+        self._half_life_s = kept or config.half_life_s
         self._heat = {
             _OBJECTS: Heat(self._half_life_s, limit),
             _GROUPS: Heat(self._half_life_s, limit),
@@ -53,6 +55,8 @@ class Usage:
             for key, value in kv.scan(prefix):
                 if len(value) == _SCORE.size:
                     heat.add(int.from_bytes(key[2:], "big"), _SCORE.unpack(value)[0])
+        if kept is None:
+            self._flush((self._pace(),))
         self.reconfigure(config, now)
 
     def reconfigure(self, config: HeatConfig, now: float) -> None:
@@ -64,9 +68,14 @@ class Usage:
         self._batch_s = config.half_life_s * _BATCH_PART
         for prefix, heat in self._heat.items():
             heat.set_half_life(config.half_life_s, now)
-            self._changed.update((prefix + item.to_bytes(8, "big"), None) for item, _ in heat.items())
+            self._changed.update(
+                (prefix + item.to_bytes(8, "big"), None) for item, _ in heat.items()
+            )
         # In one transaction: scores mean nothing under another half-life.
-        self._flush([(_HALF_LIFE, _SCORE.pack(self._half_life_s))])
+        self._flush((self._pace(),))
+
+    def _pace(self) -> tuple[bytes, bytes]:
+        return _HALF_LIFE, _SCORE.pack(self._half_life_s)
 
     def group_of(self, key: bytes) -> int:
         """The number of the dataset of *key*."""
@@ -120,9 +129,9 @@ class Usage:
         """Hand what changed to the catalog."""
         self._fold()
         if self._changed:
-            self._flush([])
+            self._flush(())
 
-    def _flush(self, more: list[tuple[bytes, bytes | None]]) -> None:
+    def _flush(self, more: Sequence[tuple[bytes, bytes | None]]) -> None:
         changed, self._changed = self._changed, {}
         self._kv.put_many([*((key, self._record(key)) for key in changed), *more])
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import trio
 
+from tiercache.config import TransferConfig
 from tiercache.transfer.buffers import rounded
 from tiercache.transfer.rates import Rates
 from tiercache.types import Priority
@@ -139,6 +140,13 @@ class Admission:
         if connections != self._connections:
             self._connections = connections
             self._dispatch()
+
+    def reconfigure(self, connections: int, config: TransferConfig) -> None:
+        """Allow so many *connections* and what *config* says of the reserved ones and of rates."""
+        self._connections = connections
+        self._connections_spare = config.connections_reserved
+        self._rates.reconfigure(config.bandwidth, config.requests_per_s)
+        self._dispatch()
 
     def charge(self, body: int = 0) -> None:
         """A request for *body* bytes was sent that nobody asked for here: a retry, a hedge."""

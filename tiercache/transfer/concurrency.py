@@ -74,6 +74,14 @@ class Concurrency:
         self._rate = 0.0
         self._calm_until = float("-inf")
 
+    def reconfigure(self, low: int, high: int) -> None:
+        """Move between other bounds; what was learned within them stays."""
+        self._low, self._high = min(low, high), high
+        within = max(self._low, min(self.limit, high))
+        if within != self.limit:
+            self.limit = within
+            self._trial = self._round = None
+
     def finished(self, nbytes: int, latency_s: float, now: float, *, full: bool) -> None:
         """A request ended well, *latency_s* to its first byte; *full*: others had to wait."""
         current = self._round

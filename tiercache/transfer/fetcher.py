@@ -69,6 +69,11 @@ class Fetcher:
         """Install who is told when a version turns out to be gone."""
         self._on_changed = changed
 
+    def reconfigure(self, config: TransferConfig) -> None:
+        """Take on other numbers of connections and other rates; transfers that run go on."""
+        self._concurrency.reconfigure(config.connections_min, config.connections)
+        self.admission.reconfigure(self._concurrency.limit, config)
+
     async def run(self) -> None:
         """The background work, until cancelled."""
         async with trio.open_nursery() as nursery:

@@ -29,6 +29,17 @@ _REST = 8
 _PROBE_MAX = 32
 
 
+def _suspension(config: MoveConfig) -> tuple[int, int, float, float]:
+    """Arguments of `Suspension`."""
+    interval_s = config.interval_s
+    return (
+        config.suspend_error_pct,
+        config.suspend_error_min,
+        interval_s,
+        _PROBE_MAX * interval_s,
+    )
+
+
 class Mover:
     """The background of the exchange between tiers. On the loop, in one task."""
 
@@ -46,15 +57,25 @@ class Mover:
         self._seen = 0
         self._free_at = 0.0
         self._limiter = trio.CapacityLimiter(config.concurrency)
-        self._suspension = Suspension(
-            config.suspend_error_pct,
-            config.suspend_error_min,
-            config.interval_s,
-            _PROBE_MAX * config.interval_s,
-        )
+        self._suspension = Suspension(*_suspension(config))
+        self._planned_at = 0.0
+        self._pause = trio.CancelScope()
         self.failures = 0
-        for tier in exchange.tiers[:-1]:
-            tier.demotes = not config.dry_run
+        self._set_demotes()
+
+    def reconfigure(self, config: MoveConfig) -> None:
+        """Move by other rules from now on; a chunk that is being copied ends under the old ones."""
+        self._config = config
+        self._limiter.total_tokens = config.concurrency
+        self._suspension.reconfigure(*_suspension(config))
+        self._free_at = 0.0
+        self._pause.deadline = self._planned_at + config.interval_s
+        self._exchange.reconfigure(config)
+        self._set_demotes()
+
+    def _set_demotes(self) -> None:
+        for tier in self._exchange.tiers[:-1]:
+            tier.demotes = not self._config.dry_run
 
     def status(self) -> dict[str, Any]:
         """Facts for `tiercache status`."""
@@ -72,7 +93,10 @@ class Mover:
     async def run(self) -> None:
         """Plan and move at every interval, until cancelled."""
         while True:
-            await trio.sleep(self._config.interval_s)
+            self._planned_at = trio.current_time()
+            with trio.CancelScope(deadline=self._planned_at + self._config.interval_s) as scope:
+                self._pause = scope  # a shorter interval ends it
+                await trio.sleep_forever()
             await self.round()
 
     async def round(self) -> None:

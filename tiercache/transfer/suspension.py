@@ -11,13 +11,17 @@ class Suspension:
     """
 
     def __init__(self, percent: int, tries: int, wait_s: float, wait_max_s: float) -> None:
+        self.reconfigure(percent, tries, wait_s, wait_max_s)
+        self._tried = self._failed = 0
+        self._resume_at = 0.0
+        self.suspended = False
+
+    def reconfigure(self, percent: int, tries: int, wait_s: float, wait_max_s: float) -> None:
+        """Judge by other bounds from now on; what was counted stays."""
         self._percent = percent
         self._tries = tries
         self._first_wait_s = self._wait_s = wait_s
         self._wait_max_s = wait_max_s
-        self._tried = self._failed = 0
-        self._resume_at = 0.0
-        self.suspended = False
 
     def permits(self, now: float) -> bool:
         """Whether a move may be tried now."""

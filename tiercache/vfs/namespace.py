@@ -72,14 +72,21 @@ class Namespace:
         self._flights = flights
         self._now = now
         self._strict = config.consistency == "strict"
-        self._ttl = {"immutable": FOREVER_S, "strict": 0.0}.get(
-            config.consistency, config.metadata_ttl_s
-        )
-        self._negative_ttl = 0.0 if self._strict else config.negative_ttl_s
+        self.reconfigure(config)
         self._absent: OrderedDict[tuple[int, bytes], float] = OrderedDict()
         self._large: dict[int, float] = {}
         self._invalidate: Invalidate = lambda _parent, _name: None
         self.stats = NamespaceStats()
+
+    def reconfigure(self, config: MountConfig) -> None:
+        """Believe names for other times, known ones too; the consistency mode stays.
+
+        A kernel that was told of a name believes it for the time it was told then.
+        """
+        self._ttl = {"immutable": FOREVER_S, "strict": 0.0}.get(
+            config.consistency, config.metadata_ttl_s
+        )
+        self._negative_ttl = 0.0 if self._strict else config.negative_ttl_s
 
     def on_invalidate(self, invalidate: Invalidate) -> None:
         """Install how to tell the kernel that a name changed."""
