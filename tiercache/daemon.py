@@ -26,6 +26,7 @@ from tiercache import policies_registry
 from tiercache.catalog import Catalog
 from tiercache.config import Config, MountConfig
 from tiercache.config_file import config_from_json
+from tiercache.control.recorder import Recorder
 from tiercache.control.server import serve_control
 from tiercache.errors import TierCacheError
 from tiercache.fuse.bugs import innermost
@@ -275,10 +276,13 @@ class Worker:
                 "worker": {"pid": os.getpid(), "restarts": self._restarts},
                 **driver.status(),
                 **stack.status(),
+                "trace": recorder.status(),
             }
 
         async with trio.open_nursery() as nursery:
-            await nursery.start(serve_control, self._runtime / "control.sock", {"status": status})
+            recorder = Recorder(stack.filesystem, stack.store.usage.group_of, nursery, time.time)
+            operations = {"status": status, **recorder.operations()}
+            await nursery.start(serve_control, self._runtime / "control.sock", operations)
             nursery.start_soon(self._watch, nursery.cancel_scope)
             if self._driver_name == "kernel":  # mounted already; libfuse has yet to mount
                 self._serving()

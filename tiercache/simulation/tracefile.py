@@ -29,7 +29,7 @@ def create(path: Path) -> BinaryIO:
     """A new file at *path* that only its owner can read. Raises TraceError, also if it exists."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        return os.fdopen(os.open(path, flags, 0o600), "wb", buffering=0)
+        return os.fdopen(os.open(path, flags, 0o600), "wb")
     except OSError as error:
         raise TraceError(f"{path}: {error.strerror}") from error
 

@@ -8,7 +8,7 @@ resident.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from tiercache.catalog import Catalog
@@ -67,6 +67,7 @@ class TieredFilesystem:
     ) -> None:
         self.ownership = ownership
         self.stats = FilesystemStats()
+        self.on_open: Callable[[Inode], object] | None = None
         self._catalog = catalog
         self._namespace = namespace
         self._store = store
@@ -130,6 +131,8 @@ class TieredFilesystem:
         if obj.archived:
             raise ObjectArchivedError(f"{obj.key!r} must be restored before it can be read")
         self.stats.opens += 1
+        if self.on_open is not None:
+            self.on_open(obj)
         self._store.touch(obj)
         self._prefetcher.opened(obj, resident=self._store.complete(obj))
         return None
