@@ -39,6 +39,8 @@ from tiercache.origin.open import open_origin
 from tiercache.origin.protocol import Origin
 from tiercache.origin.retry import RetryingOrigin
 from tiercache.prefetch.prefetcher import Prefetcher
+from tiercache.prefetch.warm import Sources
+from tiercache.prefetch.warm_jobs import Warmer
 from tiercache.tier.store import TierStore
 from tiercache.transfer.fetcher import Fetcher
 from tiercache.transfer.mover import Mover
@@ -46,6 +48,7 @@ from tiercache.transfer.requests import Requests, SingleFlight
 from tiercache.vfs.api import Ownership
 from tiercache.vfs.filesystem import TieredFilesystem
 from tiercache.vfs.namespace import Namespace
+from tiercache.vfs.walk import Walker
 
 log = logging.getLogger(__name__)
 
@@ -98,6 +101,7 @@ class Stack:
     namespace: Namespace
     filesystem: TieredFilesystem
     mover: Mover
+    warmer: Warmer
 
     def status(self) -> dict[str, Any]:
         """Everything but the driver, for `tiercache status`."""
@@ -197,6 +201,15 @@ def _wire(
     filesystem = TieredFilesystem(
         catalog, namespace, store, fetcher, prefetcher, ownership(config.mount)
     )
+    sources = Sources(
+        files=Walker(namespace, catalog),
+        store=store,
+        fetcher=fetcher,
+        mountpoint=config.mount.mountpoint,
+        part=config.transfer.part,
+        workers=config.transfer.connections,
+        entries_max=config.prefetch.plan_entries,
+    )
     return Stack(
         origin=origin,
         hedging=hedging,
@@ -213,6 +226,7 @@ def _wire(
             config.move,
             activity=lambda: filesystem.stats.reads + filesystem.stats.opens,
         ),
+        warmer=Warmer(sources, config.origin, nursery),
     )
 
 
@@ -281,7 +295,7 @@ class Worker:
 
         async with trio.open_nursery() as nursery:
             recorder = Recorder(stack.filesystem, stack.store.usage.group_of, nursery, time.time)
-            operations = {"status": status, **recorder.operations()}
+            operations = {"status": status, **stack.warmer.operations(), **recorder.operations()}
             await nursery.start(serve_control, self._runtime / "control.sock", operations)
             nursery.start_soon(self._watch, nursery.cancel_scope)
             if self._driver_name == "kernel":  # mounted already; libfuse has yet to mount

@@ -15,7 +15,7 @@ import trio
 from tiercache.tier.store import TierStore
 from tiercache.transfer.admission import Admission
 from tiercache.transfer.buffers import BufferPool
-from tiercache.transfer.fetch import Fetch
+from tiercache.transfer.fetch import Fetch, Reason
 from tiercache.transfer.flights import Flights
 
 #: Small bodies handed to the tier in one thread hop.
@@ -72,7 +72,9 @@ class Landing:
         """Give *fetch*, which was admitted, memory and a place in a tier."""
         self._used.set()
         fetch.buffer = self._pool.take(fetch.size)
-        fetch.reservation = self._store.reserve(fetch.obj, fetch.first, fetch.end)
+        place = fetch.obj, fetch.first, fetch.end
+        if fetch.reason is not Reason.WARM or fetch.wanted or self._store.warming.admits(*place):
+            fetch.reservation = self._store.reserve(*place)
         fetch.writes_inline = fetch.size > self._inline_body
 
     def retains(self, fetch: Fetch) -> bool:
