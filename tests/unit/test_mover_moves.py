@@ -98,6 +98,33 @@ async def test_object_used_in_the_lower_tier_goes_up_where_there_is_room(tmp_pat
     cache.store.close()
 
 
+async def test_what_moved_can_be_a_victim_where_it_is_now(tmp_path):
+    cache = two_tiers(tmp_path)
+    up, stays = file(7, MIB), file(8, MIB)
+    await put_below(cache, up)
+    await put_below(cache, stays)
+    used_later(cache, up)
+    await mover_of(cache).round()
+    nvme, hdd = cache.store.tiers
+    assert nvme.policy.victim(cache.clock.now) == up.ino
+    assert hdd.policy.victim(cache.clock.now) == stays.ino
+    cache.store.close()
+
+
+async def test_what_went_down_leaves_a_full_lower_tier_in_its_turn(tmp_path):
+    cache = two_tiers(tmp_path, nvme=8, hdd=4)
+    objects = [file(ino, MIB) for ino in range(7, 27)]
+    mover = mover_of(cache, residence_s=0.0)
+    for obj in objects:
+        assert cache.put(obj), "a full chain of tiers makes room"
+        used_later(cache, obj)
+        await mover.round()
+    nvme, hdd = cache.store.status()
+    assert nvme["demotions"] > 4 >= hdd["objects"]
+    assert level(cache, objects[0]) is None
+    cache.store.close()
+
+
 async def test_incomplete_objects_are_not_promoted(tmp_path):
     cache = two_tiers(tmp_path)
     obj = file(7, 3 * MIB)

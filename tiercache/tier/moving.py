@@ -221,5 +221,7 @@ class Moves:
         self._table.wrote(target.tier, nbytes)
         target.totals.blocks += resident
         self._removal.replace(item, new)
+        if not new.pinned:
+            target.tier.policy.admit(new.ino, new.charged, new.group, new.moved_at)
         fd, copy.fd = copy.fd, -1
         self._files.adopt(new, fd)
