@@ -112,8 +112,8 @@ async def test_what_moved_can_be_a_victim_where_it_is_now(tmp_path):
 
 
 async def test_what_went_down_leaves_a_full_lower_tier_in_its_turn(tmp_path):
-    cache = two_tiers(tmp_path, nvme=8, hdd=4)
-    objects = [file(ino, MIB) for ino in range(7, 27)]
+    cache = two_tiers(tmp_path, nvme=20, hdd=4)
+    objects = [file(ino, MIB) for ino in range(7, 37)]
     mover = mover_of(cache, residence_s=0.0)
     for obj in objects:
         assert cache.put(obj), "a full chain of tiers makes room"
