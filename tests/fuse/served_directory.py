@@ -100,6 +100,9 @@ class DirectoryTree:
         self.held[ino] = self.held.get(ino, 0) + 1
         return later(None) if self._named(ino, b"async") else None
 
+    def opened(self, ino: int) -> None:
+        assert self.held[ino] > 0
+
     def backing_fd(self, ino: int) -> int | None:
         if b"plain" in self._inodes[ino].key and ino not in self._copied:
             return None

@@ -112,6 +112,7 @@ async def opened(tree, model, key):
     ino = entry.inode.ino
     try:
         tree.fs.open(ino)
+        tree.fs.opened(ino)
     except ObjectChangedError:
         return None
     seeds = [v for v in model.versions(key) if v and v[0] == entry.inode.size]

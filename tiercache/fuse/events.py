@@ -18,16 +18,20 @@ from typing import NamedTuple, TypeAlias
 from tiercache.fuse.link import Message
 from tiercache.fuse.workerprocess import WorkerProcess
 
-#: Signals that ask for an end. SIGHUP is caught and means nothing: there is nothing to reload.
-STOP_SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT})
+#: Signals that are events; SIGCHLD only wakes up.
+_TOLD = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
-_CAUGHT = (*STOP_SIGNALS, signal.SIGHUP, signal.SIGCHLD)
+_CAUGHT = (*_TOLD, signal.SIGCHLD)
 
 
 class Signalled(NamedTuple):
     """Somebody wants the mount to end."""
 
     signum: int
+
+
+class ReloadAsked(NamedTuple):
+    """Somebody changed the configuration (SIGHUP)."""
 
 
 class Said(NamedTuple):
@@ -42,7 +46,7 @@ class Ended(NamedTuple):
     status: int
 
 
-Event: TypeAlias = Signalled | Said | Ended
+Event: TypeAlias = Signalled | ReloadAsked | Said | Ended
 
 
 class Events:
@@ -72,7 +76,8 @@ class Events:
     def _pending(self, worker: WorkerProcess | None) -> Event | None:
         self._drain()
         if self._signals:
-            return Signalled(self._signals.popleft())
+            signum = self._signals.popleft()
+            return ReloadAsked() if signum == signal.SIGHUP else Signalled(signum)
         if worker is None:
             return None
         # In this order, or what was sent just before the end would be lost.
@@ -84,7 +89,7 @@ class Events:
 
     def _drain(self) -> None:
         try:
-            self._signals.extend(n for n in os.read(self._pipe, 4096) if n in STOP_SIGNALS)
+            self._signals.extend(n for n in os.read(self._pipe, 4096) if n in _TOLD)
         except BlockingIOError:
             return
 

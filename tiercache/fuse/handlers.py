@@ -87,6 +87,7 @@ class Handlers:
         self._later = later
         self._replies = Replies(fs.ownership)
         self._fs_open = fs.open
+        self._fs_opened = fs.opened
         self._fs_read = fs.read
         self._fs_release = fs.release
 
@@ -178,6 +179,8 @@ class Handlers:
             self._fs_release(ino)
             if not is_gone(error):
                 raise
+        else:
+            self._fs_opened(ino)
 
     def _release(self, unique: int, ino: int, _length: int) -> None:
         """Answer, then uncount the handle: the order that `opens` promises."""

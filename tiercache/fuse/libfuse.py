@@ -245,6 +245,7 @@ class TreeOperations(pyfuse3.Operations):
         if flags & os.O_ACCMODE != os.O_RDONLY:
             raise ReadOnlyError("the tree is read-only")
         await _settled(self._fs.open(inode))
+        self._fs.opened(inode)
         return FileInfo(fh=FileHandleT(inode), keep_cache=True)
 
     @_answers

@@ -13,9 +13,13 @@ from tiercache.fuse.mountpoint import canonical, runtime_dir
 
 
 class Settings(NamedTuple):
-    """`config` is all of it, with absolute paths, as the worker gets it."""
+    """`config` is all of it, with absolute paths, as the worker gets it.
+
+    `given` is what it was made from, for the worker to make it again.
+    """
 
     config: dict[str, Any]
+    given: dict[str, Any] | None
     mountpoint: Path
     source: str
     cache_dirs: tuple[Path, ...]
@@ -32,7 +36,12 @@ class Settings(NamedTuple):
 
 
 def read_settings(config: dict[str, Any]) -> Settings:
-    """Pick the holder's part out of `dataclasses.asdict(Config)` with paths as text."""
+    """Pick the holder's part out of `dataclasses.asdict(Config)` with paths as text.
+
+    Beside the sections there may be `given`, see `tiercache.config_given`.
+    """
+    config, given = {**config}, config.get("given")
+    config.pop("given", None)
     mount = config["mount"]
     mountpoint = canonical(Path(mount["mountpoint"]))
     tiers = [
@@ -42,6 +51,7 @@ def read_settings(config: dict[str, Any]) -> Settings:
     log_file = mount["log_file"]
     return Settings(
         config={**config, "mount": {**mount, "mountpoint": str(mountpoint)}, "tiers": tiers},
+        given=given,
         mountpoint=mountpoint,
         source=config["origin"]["url"].rstrip("/"),
         cache_dirs=tuple(Path(path) for tier in tiers for path in tier["paths"]),

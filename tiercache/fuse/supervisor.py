@@ -13,6 +13,9 @@ An end comes in three ways:
 * the worker ends with status 0: the mount was taken away from outside, or its worker was told to.
 * the holder is killed: the worker sees the end of the link and unmounts (`fusermount.detach`).
 
+SIGHUP has the worker read its configuration anew. What it takes on comes back, so that the next
+worker begins with that and not with what the mount once began with.
+
 Standard library only.
 """
 
@@ -23,17 +26,18 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from tiercache.errors import MountError
 from tiercache.fuse import fusermount, mountpoint, syscalls
 from tiercache.fuse.attach import Attached, UnsupportedKernelError, attach
-from tiercache.fuse.events import Ended, Events, Said, Signalled
+from tiercache.fuse.events import Ended, Events, ReloadAsked, Said, Signalled
 from tiercache.fuse.link import Message
 from tiercache.fuse.locks import Locks
 from tiercache.fuse.notify import sd_notify
 from tiercache.fuse.runtime import LOG, RuntimeDir
 from tiercache.fuse.session import Wants
-from tiercache.fuse.settings import Settings
+from tiercache.fuse.settings import Settings, read_settings
 from tiercache.fuse.workerprocess import WorkerProcess
 
 #: Pause before the first restart; doubles with each until the next bound.
@@ -80,6 +84,7 @@ class Supervisor:
         self._opens = os.memfd_create("tiercache-opens", os.MFD_CLOEXEC)
         self._warnings: list[str] = []
         self._phase = "starting"
+        self._reload_wanted = False
         self._started_at = time.time()
         self._restarts = 0
         self._crashes = 0  # in a row, for the pause before the next start
@@ -105,6 +110,8 @@ class Supervisor:
             match self._events.next(self._worker, self._deadline):
                 case Signalled():
                     return self._stop()
+                case ReloadAsked():
+                    self._reload()
                 case Ended(status=0):
                     return None
                 case Ended(status=status):
@@ -129,6 +136,7 @@ class Supervisor:
         self._send(
             type="start",
             config=self._settings.config,
+            given=self._settings.given,
             restarts=self._restarts,
             driver=self._driver,
             runtime_dir=str(self._runtime.path),
@@ -149,6 +157,9 @@ class Supervisor:
                 return
             case Signalled():
                 raise StopRequested
+            case ReloadAsked():
+                self._reload()
+                self._expect(wanted, deadline)
             case Ended(status=status):
                 raise MountError(f"the worker {_how(status)} while it was starting")
             case None:
@@ -195,18 +206,39 @@ class Supervisor:
         found = mountpoint.top_mount(self._settings.mountpoint)
         if found is not None and found.st_dev != self._st_dev:
             self._st_dev = found.st_dev
-            problem = mountpoint.set_readahead(found.st_dev, self._settings.readahead)
-            if problem is not None:
+            self._set_readahead()
+        if self._reload_wanted:
+            self._reload()
+        self._publish()
+
+    def _set_readahead(self) -> None:
+        if self._st_dev is not None:
+            problem = mountpoint.set_readahead(self._st_dev, self._settings.readahead)
+            if problem is not None and problem not in self._warnings:
                 self._warn(problem)
+
+    def _reload(self) -> None:
+        """Have the worker read its configuration anew, as soon as there is one that serves."""
+        self._reload_wanted = self._phase != "serving"
+        if not self._reload_wanted:
+            self._send(type="reload")
+
+    def _reloaded(self, config: dict[str, Any], given: dict[str, Any]) -> None:
+        """The worker took on *config*; of ours only live settings can differ in it."""
+        before, self._settings = self._settings, read_settings({**config, "given": given})
+        if self._settings.readahead != before.readahead:
+            self._set_readahead()
         self._publish()
 
     def _heard(self, message: Message) -> None:
-        """A restarted worker reports."""
+        """A restarted worker reports, or one that read its configuration anew."""
         match message["type"]:
             case "checked":
                 self._hand_over()
             case "serving":
                 self._serving()
+            case "reloaded":
+                self._reloaded(message["config"], message["given"])
             case "failed":
                 report(f"the worker cannot start again: {message['error']}")
 
@@ -296,6 +328,7 @@ class Supervisor:
                 "driver": self._driver,
                 "phase": self._phase,
                 "started_at": self._started_at,
+                "config_file": (self._settings.given or {}).get("file"),
                 "log": str(self._settings.log_file or self._runtime.path / LOG),
                 "warnings": self._warnings,
             }

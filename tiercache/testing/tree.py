@@ -77,6 +77,7 @@ class Tree:
         """Open the file *path*."""
         ino = await self.ino(path)
         await settled(self.fs.open(ino))
+        self.fs.opened(ino)
         return ino
 
     async def pread(self, ino: int, offset: int, size: int) -> bytes:

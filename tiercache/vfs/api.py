@@ -75,6 +75,12 @@ class Filesystem(Protocol):
         kernel then looks the name up again by itself.
         """
 
+    def opened(self, ino: int) -> None:
+        """The opener of *ino* has its answer: count it and fetch ahead.
+
+        Apart from `open`, so that nobody waits for it.
+        """
+
     def backing_fd(self, ino: int) -> int | None:
         """A new fd on the complete, verified local copy of *ino*, or None. The caller closes it."""
 

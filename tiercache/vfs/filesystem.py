@@ -130,12 +130,16 @@ class TieredFilesystem:
             del self._gone[ino]
         if obj.archived:
             raise ObjectArchivedError(f"{obj.key!r} must be restored before it can be read")
+        return None
+
+    def opened(self, ino: int) -> None:
+        """As `Filesystem.opened`."""
+        obj = self._file(ino)
         self.stats.opens += 1
         if self.on_open is not None:
             self.on_open(obj)
         self._store.touch(obj)
         self._prefetcher.opened(obj, resident=self._store.complete(obj))
-        return None
 
     def release(self, ino: int) -> None:
         """As `Filesystem.release`."""
