@@ -31,7 +31,10 @@ COMMANDS: Final = {
     "mount": Lazy("tiercache_cli.mount", "Mount a bucket or directory and return when it answers."),
     "umount": Lazy("tiercache_cli.umount", "Unmount and wait until the cache is safe on disk."),
     "status": Lazy("tiercache_cli.status", "Show what is mounted and how it is doing."),
+    "warm": Lazy("tiercache_cli.warm", "Fill the local tiers with files, before or during a job."),
+    "plan": Lazy("tiercache_cli.plan", "Tell a mount in which order files will be read."),
     "config": Lazy("tiercache_cli.config", "Write, check or explain a configuration file."),
+    "trace": Lazy("tiercache_cli.trace", "Record the opens of a mount to a file."),
     "simulate": Lazy("tiercache_cli.simulate", "Replay a trace through policies and cache sizes."),
     "demo": Lazy(
         "tiercache_cli.demo.command", "Mount a bucket from a local server and train on it."

@@ -49,6 +49,7 @@ def _facts(report: Report) -> Iterable[tuple[str, str]]:
     if report["uptime_s"] is not None:
         yield "uptime", duration(report["uptime_s"])
     yield "processes", _processes(report)
+    yield from _recording(report["worker_facts"].get("trace"))
     for warning in report["warnings"]:
         yield "warning", warning
     if report["state"] not in _WELL and report["log"]:
@@ -63,6 +64,15 @@ def _driver(report: Report) -> str:
     if report["passthrough"]:
         return f"{report['driver']}, passthrough"
     return f"{report['driver']}, no passthrough: {report['passthrough_reason']}"
+
+
+def _recording(trace: dict[str, Any] | None) -> Iterable[tuple[str, str]]:
+    if trace is None:
+        return
+    state = "recording" if trace["recording"] else f"ended ({trace['ended']})"
+    lost = f", {trace['dropped']:,} lost" if trace["dropped"] else ""
+    facts = f"{trace['uses']:,} opens{lost}, {size(trace['bytes'])} in {trace['file']}"
+    yield "trace", f"{state}: {facts}"
 
 
 def _processes(report: Report) -> str:
