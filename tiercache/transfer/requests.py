@@ -20,16 +20,18 @@ T = TypeVar("T")
 
 
 class _Flight(Generic[T]):
-    __slots__ = ("done", "error", "value")
+    __slots__ = ("done", "error", "scope", "value", "waiters")
 
     def __init__(self) -> None:
         self.done = trio.Event()
+        self.scope = trio.CancelScope()
+        self.waiters = 0
         self.value: T | None = None
         self.error: Exception | None = None
 
 
 class SingleFlight:
-    """Concurrent callers with the same key share one run."""
+    """Concurrent callers with the same key share one run, which ends with the last of them."""
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
@@ -41,7 +43,14 @@ class SingleFlight:
         if flight is None:
             flight = self._flights[key] = _Flight()
             self._nursery.start_soon(self._fly, key, flight, run)
-        await flight.done.wait()
+        flight.waiters += 1
+        try:
+            await flight.done.wait()
+        finally:
+            flight.waiters -= 1
+            if not flight.waiters and not flight.done.is_set():
+                flight.scope.cancel()
+                self._land(key, flight)
         if flight.error is not None:
             raise flight.error.with_traceback(None)
         return flight.value  # type: ignore[return-value]  # set by _fly from run's own T
@@ -51,13 +60,19 @@ class SingleFlight:
     ) -> None:
         flight.error = OriginUnavailableError("the request was abandoned")
         try:
-            flight.value = await run()
-            flight.error = None
+            with flight.scope:
+                flight.value = await run()
+                flight.error = None
         except Exception as error:  # noqa: BLE001 - handed to every caller, who decides
             flight.error = error
         finally:
-            del self._flights[key]
+            self._land(key, flight)
             flight.done.set()
+
+    def _land(self, key: Hashable, flight: _Flight[object]) -> None:
+        """Whoever asks from now on starts another."""
+        if self._flights.get(key) is flight:
+            del self._flights[key]
 
 
 class Requests:
