@@ -29,12 +29,12 @@ class Effective(NamedTuple):
 def effective(config: Config, file: Path | None, named: Mapping[str, str]) -> Iterator[Effective]:
     """Every setting of *config*, which was read from *file* and the options in *named*."""
     lines = setting_lines(file.read_text(encoding="utf-8")) if file else {}
-    for name, setting, value in _flat(config):
+    for name, setting, value in every_setting(config):
         source = named.get(name) or (f"{file}:{lines[name]}" if name in lines else "default")
-        yield Effective(name, value, _text(setting, value), source)
+        yield Effective(name, value, text_of(setting, value), source)
 
 
-def _text(setting: Setting, value: object) -> str:
+def text_of(setting: Setting, value: object) -> str:
     """*value* as the file would have it."""
     if value is None:
         return "not set"
@@ -60,7 +60,8 @@ def setting_lines(text: str) -> Mapping[str, int]:
     return found
 
 
-def _flat(config: Config) -> Iterator[tuple[str, Setting, object]]:
+def every_setting(config: Config) -> Iterator[tuple[str, Setting, object]]:
+    """Each setting of *config* with its name in TOML and its value in Python."""
     for item in fields(config):
         value = getattr(config, item.name)
         if item.name == "tiers":

@@ -16,7 +16,8 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -25,7 +26,9 @@ import trio
 from tiercache import policies_registry
 from tiercache.catalog import Catalog
 from tiercache.config import Config, MountConfig
-from tiercache.config_file import config_from_json
+from tiercache.config_file import config_from_json, config_to_json
+from tiercache.config_given import Given
+from tiercache.control.popularity import popularity
 from tiercache.control.recorder import Recorder
 from tiercache.control.server import serve_control
 from tiercache.errors import TierCacheError
@@ -38,9 +41,11 @@ from tiercache.origin.hedge import HedgingOrigin
 from tiercache.origin.open import open_origin
 from tiercache.origin.protocol import Origin
 from tiercache.origin.retry import RetryingOrigin
+from tiercache.prefetch.plans import Plans
 from tiercache.prefetch.prefetcher import Prefetcher
 from tiercache.prefetch.warm import Sources
 from tiercache.prefetch.warm_jobs import Warmer
+from tiercache.reloading import Reloading
 from tiercache.tier.store import TierStore
 from tiercache.transfer.fetcher import Fetcher
 from tiercache.transfer.mover import Mover
@@ -51,6 +56,9 @@ from tiercache.vfs.namespace import Namespace
 from tiercache.vfs.walk import Walker
 
 log = logging.getLogger(__name__)
+
+#: How often a mount asks an origin that answers with a passing failure.
+_CHECK_ATTEMPTS = 3
 
 #: Allocations between collections of the youngest objects; Python's 700 comes every few requests.
 _GC_THRESHOLD = 20_000
@@ -74,6 +82,12 @@ def boot_id() -> str:
 def origin_directory(origin: Origin, root: Path) -> Path:
     """Where below a cache directory this origin's files live."""
     return root / hashlib.blake2b(origin.identity.encode(), digest_size=8).hexdigest()
+
+
+def _patient(origin: Origin, config: Config) -> Origin:
+    """*origin* that gets over a hiccup, but does not keep whoever mounts waiting for long."""
+    attempts = min(config.transfer.attempts, _CHECK_ATTEMPTS)
+    return RetryingOrigin(origin, replace(config.transfer, attempts=attempts))
 
 
 def ownership(config: MountConfig) -> Ownership:
@@ -102,6 +116,16 @@ class Stack:
     filesystem: TieredFilesystem
     mover: Mover
     warmer: Warmer
+    plans: Plans
+
+    def reconfigure(self, config: Config) -> None:
+        """Take on the live settings of *config*; the others must be those we began with."""
+        self.retrying.reconfigure(config.transfer)  # and what is below it
+        self.fetcher.reconfigure(config.transfer)
+        self.prefetcher.reconfigure(config.prefetch)
+        self.namespace.reconfigure(config.mount)
+        self.store.reconfigure(config.tiers, config.heat)
+        self.mover.reconfigure(config.move)
 
     def status(self) -> dict[str, Any]:
         """Everything but the driver, for `tiercache status`."""
@@ -109,6 +133,7 @@ class Stack:
             "origin": {"name": self.origin.name, **self.origin.describe()},
             "tiers": self.store.status(),
             "moves": self.mover.status(),
+            "plan": self.plans.status(),
             "in_flight": self.fetcher.admission.connections_used,
             "queued": self.fetcher.admission.waiting,
             "concurrency": self.fetcher.concurrency,
@@ -162,13 +187,14 @@ async def open_stack(
     )
     try:
         async with trio.open_nursery() as nursery:
-            stack = _wire(config, origin, catalog, store, nursery, now)
+            stack = _wire(config, origin, catalog, store, nursery, now, fresh=fresh)
             for task in (
                 catalog.run,
                 store.run,
                 stack.fetcher.run,
                 stack.hedging.run,
                 stack.mover.run,
+                stack.plans.run,
             ):
                 nursery.start_soon(task)
             if fresh:
@@ -188,6 +214,8 @@ def _wire(
     store: TierStore,
     nursery: trio.Nursery,
     now: Callable[[], float],
+    *,
+    fresh: bool,
 ) -> Stack:
     hedging = HedgingOrigin(origin, config.transfer)
     retrying = RetryingOrigin(hedging, config.transfer)
@@ -227,6 +255,13 @@ def _wire(
             activity=lambda: filesystem.stats.reads + filesystem.stats.opens,
         ),
         warmer=Warmer(sources, config.origin, nursery),
+        plans=Plans(
+            (prefetcher, namespace, fetcher),
+            config.prefetch,
+            config.mount.mountpoint,
+            catalog.kv,
+            fresh=fresh,
+        ),
     )
 
 
@@ -244,6 +279,7 @@ class Worker:
     def __init__(self, link: Link, start: dict[str, Any]) -> None:
         self._link = link
         self._config = config_from_json(start["config"])
+        self._given = Given.from_json(start["given"]) if start["given"] else Given()
         self._restarts: int = start["restarts"]
         self._driver_name: str = start["driver"]
         self._runtime = Path(start["runtime_dir"])
@@ -254,7 +290,7 @@ class Worker:
         origin = open_origin(self._config.origin, self._config.transfer)
         try:
             if not self._restarts:
-                await origin.check()
+                await _patient(origin, self._config).check()
             async with open_stack(self._config, origin, fresh=not self._restarts) as stack:
                 self._link.send({"type": "checked"})
                 await self._serve(stack, await self._driver(stack.filesystem))
@@ -295,19 +331,40 @@ class Worker:
 
         async with trio.open_nursery() as nursery:
             recorder = Recorder(stack.filesystem, stack.store.usage.group_of, nursery, time.time)
-            operations = {"status": status, **stack.warmer.operations(), **recorder.operations()}
+            reloading = self._reloading(stack)
+            operations = {
+                "status": status,
+                "popularity": partial(popularity, stack.store.usage, stack.catalog, time.time),
+                "reload": reloading.reload,
+                **stack.warmer.operations(),
+                **stack.plans.operations(),
+                **recorder.operations(),
+            }
             await nursery.start(serve_control, self._runtime / "control.sock", operations)
-            nursery.start_soon(self._watch, nursery.cancel_scope)
+            nursery.start_soon(reloading.run)
+            nursery.start_soon(self._watch, nursery.cancel_scope, reloading)
             if self._driver_name == "kernel":  # mounted already; libfuse has yet to mount
                 self._serving()
             await driver.run()
             nursery.cancel_scope.cancel()
 
+    def _reloading(self, stack: Stack) -> Reloading:
+        def apply(config: Config) -> None:
+            logging.getLogger().setLevel(config.log_level.upper())
+            stack.reconfigure(config)
+
+        def announce(config: Config, given: Given) -> None:
+            self._link.send(
+                {"type": "reloaded", "config": config_to_json(config), "given": given.to_json()}
+            )
+
+        return Reloading(self._config, self._given, apply, announce)
+
     def _serving(self) -> None:
         self._link.send({"type": "serving"})
 
-    async def _watch(self, scope: trio.CancelScope) -> None:
-        """End the mount when the holder says so or is gone."""
+    async def _watch(self, scope: trio.CancelScope, reloading: Reloading) -> None:
+        """Do what the holder says; end the mount when it is gone."""
         while True:
             await trio.lowlevel.wait_readable(self._link.fileno())
             received = self._link.recv()
@@ -316,6 +373,8 @@ class Worker:
             if received is None or received[0]["type"] == "stop":
                 scope.cancel()
                 return
+            if received[0]["type"] == "reload":
+                reloading.ask()
 
     async def _receive(self) -> tuple[dict[str, Any], list[int]]:
         await trio.lowlevel.wait_readable(self._link.fileno())

@@ -12,7 +12,7 @@ from tiercache.config_disks import check_disks
 from tiercache.config_file import load_config
 from tiercache.config_origins import effective
 from tiercache.errors import ConfigError, TierCacheError
-from tiercache_cli.mount import read_settings, setting_options, warn
+from tiercache_cli.mount import read_given, setting_options, warn
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 
@@ -71,8 +71,8 @@ def show(
     file: Path | None, options: tuple[str, ...], as_json: bool, **flags: str | bool | None
 ) -> None:
     """Show every setting in effect with FILE and mount options, and where it comes from."""
-    found, named = read_settings((), file, options, flags)
-    rows = [row._asdict() for row in effective(found, file, named)]
+    given = read_given((), file, options, flags)
+    rows = [row._asdict() for row in effective(given.load(), file, given.named)]
     if as_json:
         click.echo(json.dumps(rows, indent=2, default=str))
         return

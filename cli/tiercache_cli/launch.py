@@ -19,6 +19,7 @@ from typing import Final, NoReturn
 
 from tiercache.config import Config
 from tiercache.config_file import config_to_json
+from tiercache.config_given import Given
 from tiercache.errors import MountError
 from tiercache.fuse.mountpoint import runtime_dir
 from tiercache.fuse.runtime import LOG
@@ -44,16 +45,16 @@ READY: Final = "ready"
 ANSWER_MAX: Final = 64 << 10
 
 
-def run_in_place(config: Config) -> NoReturn:
+def run_in_place(config: Config, given: Given | None = None) -> NoReturn:
     """Become the holder; used where a supervisor like systemd watches this process."""
-    number = _config_fd(config)
+    number = _config_fd(config, given)
     os.set_inheritable(number, True)
     program = [sys.executable, "-P", *HOLDER, "--config-fd", str(number), "--foreground"]
     os.execv(sys.executable, program)
 
 
-def start(config: Config, program: Sequence[str] = HOLDER) -> None:
-    """Start the holder and return when the mount answers.
+def start(config: Config, program: Sequence[str] = HOLDER, *, given: Given | None = None) -> None:
+    """Start the holder and return when the mount answers; *given*: for it to reload.
 
     Raises MountError with one line for a person; then nothing is mounted and nothing runs.
     """
@@ -61,7 +62,7 @@ def start(config: Config, program: Sequence[str] = HOLDER) -> None:
     reader, writer = os.pipe2(os.O_CLOEXEC)
     with os.fdopen(words, "r+b", buffering=0), os.fdopen(reader, "rb", buffering=0):
         try:
-            holder = _spawn(config, program, writer, words)
+            holder = _spawn(_config_fd(config, given), program, writer, words)
         finally:
             os.close(writer)
         timeout_s = config.mount.ready_timeout_s + MARGIN_S
@@ -75,9 +76,11 @@ def start(config: Config, program: Sequence[str] = HOLDER) -> None:
             raise MountError(answer or _silence(status, words, config))
 
 
-def _spawn(config: Config, program: Sequence[str], writer: int, words: int) -> int:
-    """Start the holder in a session of its own; it is not waited for when all goes well."""
-    number = _config_fd(config)
+def _spawn(number: int, program: Sequence[str], writer: int, words: int) -> int:
+    """Start the holder in a session of its own; it is not waited for when all goes well.
+
+    Closes *number*, where the configuration is.
+    """
     try:
         for inherited in (number, writer):
             os.set_inheritable(inherited, True)
@@ -97,11 +100,12 @@ def _spawn(config: Config, program: Sequence[str], writer: int, words: int) -> i
         os.close(number)
 
 
-def _config_fd(config: Config) -> int:
-    """An anonymous file that holds *config*, to be read from its start."""
+def _config_fd(config: Config, given: Given | None) -> int:
+    """An anonymous file that holds *config* and what made it, to be read from its start."""
+    document = {**config_to_json(config), **({"given": given.to_json()} if given else {})}
     number = os.memfd_create("tiercache-config", os.MFD_CLOEXEC)
     with open(number, "wb", closefd=False) as file:
-        file.write(json.dumps(config_to_json(config)).encode())
+        file.write(json.dumps(document).encode())
     os.lseek(number, 0, os.SEEK_SET)
     return number
 

@@ -33,9 +33,15 @@ COMMANDS: Final = {
     "status": Lazy("tiercache_cli.status", "Show what is mounted and how it is doing."),
     "warm": Lazy("tiercache_cli.warm", "Fill the local tiers with files, before or during a job."),
     "plan": Lazy("tiercache_cli.plan", "Tell a mount in which order files will be read."),
+    "pin": Lazy("tiercache_cli.holdings", "Keep files local."),
+    "unpin": Lazy("tiercache_cli.holdings", "Let pinned files go again."),
+    "evict": Lazy("tiercache_cli.holdings", "Remove the local copies of files."),
+    "where": Lazy("tiercache_cli.holdings", "Say in which tier files are, and why."),
+    "reload": Lazy("tiercache_cli.reload", "Apply what changed in the config file of a mount."),
     "config": Lazy("tiercache_cli.config", "Write, check or explain a configuration file."),
     "trace": Lazy("tiercache_cli.trace", "Record the opens of a mount to a file."),
     "simulate": Lazy("tiercache_cli.simulate", "Replay a trace through policies and cache sizes."),
+    "size": Lazy("tiercache_cli.size", "Say how large a cache must be for a hit ratio."),
     "demo": Lazy(
         "tiercache_cli.demo.command", "Mount a bucket from a local server and train on it."
     ),

@@ -8,9 +8,9 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from tiercache.config import Config, MountConfig
+from tiercache.config import MountConfig
 from tiercache.config_disks import check_disks
-from tiercache.config_file import load_config
+from tiercache.config_given import Given
 from tiercache_cli import launch
 from tiercache_cli.overrides import Overrides
 
@@ -63,27 +63,16 @@ def mount(
     Either may come from the config file instead. Returns when the mount answers. Any setting of
     the config file can be given as -o KEY=VALUE; flags win over -o, and both over the file.
     """
-    config = read_config(places, file, options, flags)
-    mount_configured(config, foreground=foreground)
+    mount_given(read_given(places, file, options, flags), foreground=foreground)
 
 
-def read_config(
-    places: Sequence[str],
-    file: Path | None,
-    options: Sequence[str],
-    flags: dict[str, str | bool | None],
-) -> Config:
-    """The configuration that the arguments describe. Raises UsageError or ConfigError."""
-    return read_settings(places, file, options, flags)[0]
-
-
-def read_settings(
+def read_given(
     places: Sequence[str],
     file: Path | None,
     options: Sequence[str],
     flags: Mapping[str, str | bool | None],
-) -> tuple[Config, Mapping[str, str]]:
-    """As `read_config`, with how each setting on the command line was given."""
+) -> Given:
+    """What the arguments say. Raises UsageError, or ConfigError for what names no setting."""
     overrides = Overrides()
     _add_places(places, overrides)
     for text in options:
@@ -93,7 +82,7 @@ def read_settings(
             text = "true" if value is True else str(value)
             overrides.add(name, text, f"--{name.replace('_', '-')}")
     overrides.check()
-    return load_config(file, overrides.document, overrides.named), overrides.named
+    return Given(file, overrides.document, overrides.named)
 
 
 def _add_places(places: Sequence[str], overrides: Overrides) -> None:
@@ -111,18 +100,19 @@ def _add_places(places: Sequence[str], overrides: Overrides) -> None:
             raise click.UsageError(f"expected SOURCE and MOUNTPOINT, got {len(places)} arguments")
 
 
-def mount_configured(config: Config, *, foreground: bool = False) -> None:
-    """Mount what *config* says; does not return with *foreground*.
+def mount_given(given: Given, *, foreground: bool = False) -> None:
+    """Mount what *given* says; does not return with *foreground*.
 
-    Raises MountError, or ConfigError when the disks cannot hold what it says.
+    Raises MountError, or ConfigError when it cannot be, also because of the disks.
     """
+    config = given.load()
     for warning in check_disks(config):
         warn(warning)
     if text := ownership_warning(config.mount):
         warn(text)
     if foreground:
-        launch.run_in_place(config)
-    launch.start(config)
+        launch.run_in_place(config, given)
+    launch.start(config, given=given)
 
 
 def ownership_warning(mount: MountConfig) -> str | None:

@@ -14,7 +14,7 @@ from typing import NoReturn
 import click
 
 from tiercache_cli.main import run
-from tiercache_cli.mount import mount_configured, read_config
+from tiercache_cli.mount import mount_given, read_given
 
 
 @click.command()
@@ -30,9 +30,11 @@ def helper(
     source: str, mountpoint: str, options: tuple[str, ...], fake: bool, **_accepted: object
 ) -> None:
     """Mount SOURCE on MOUNTPOINT for mount(8)."""
-    config = read_config((source, mountpoint), None, options, {})
-    if not fake:
-        mount_configured(config)
+    given = read_given((source, mountpoint), None, options, {})
+    if fake:
+        given.load()
+    else:
+        mount_given(given)
 
 
 def main() -> NoReturn:

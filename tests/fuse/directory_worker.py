@@ -3,7 +3,7 @@
 Speaks the worker's side of the link as the daemon does. The `test` section of its configuration
 says which `root` to serve and what to do wrong: `fail` with a text before anything is mounted,
 `exit` with a status then, `mute` (never say "checked"), `crashes` (exit 3 instead of serving, as
-long as fewer restarts happened).
+long as fewer restarts happened), `reload` with settings of `[mount]` to take on when asked to.
 """
 
 from __future__ import annotations
@@ -74,10 +74,20 @@ class Worker:
         self.link.send({"type": "serving"})
 
     async def _watch(self, scope: trio.CancelScope) -> None:
-        await trio.lowlevel.wait_readable(self.link.fileno())
-        if self.link.recv() is None:
-            detach(Path(self.mount["mountpoint"]))
-        scope.cancel()
+        while True:
+            await trio.lowlevel.wait_readable(self.link.fileno())
+            received = self.link.recv()
+            if received is None:
+                detach(Path(self.mount["mountpoint"]))
+            if received is None or received[0]["type"] == "stop":
+                scope.cancel()
+                return
+            self._reload()
+
+    def _reload(self) -> None:
+        mount = {**self.mount, **self.test["reload"]}
+        config = {**self.start["config"], "mount": mount}
+        self.link.send({"type": "reloaded", "config": config, "given": {"file": "/new.toml"}})
 
     def _receive(self) -> tuple[dict[str, Any], list[int]]:
         received = self.link.recv()

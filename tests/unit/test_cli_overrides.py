@@ -11,14 +11,14 @@ from tiercache.config import TierConfig
 from tiercache.config_fields import settings
 from tiercache.config_file import SECTIONS
 from tiercache.errors import ConfigError
-from tiercache_cli.mount import SETTINGS, read_config
+from tiercache_cli.mount import SETTINGS, read_given
 from tiercache_cli.overrides import Overrides, places
 
 PLACES = ("s3://bucket", "/mnt/data")
 
 
 def config(*options, flags=None, places=PLACES):
-    return read_config(places, None, options, flags or {})
+    return read_given(places, None, options, flags or {}).load()
 
 
 def problems(*options, flags=None):
@@ -132,7 +132,7 @@ def test_what_has_an_argument_of_its_own_is_no_option(name):
 def test_the_file_may_give_either_place(tmp_path):
     file = tmp_path / "c.toml"
     file.write_text('[origin]\nurl = "s3://from-file"\n[mount]\nmountpoint = "/from/file"\n')
-    both = read_config((), file, (), {})
+    both = read_given((), file, (), {}).load()
     assert (both.origin.url, both.mount.mountpoint) == ("s3://from-file", Path("/from/file"))
-    assert read_config(("/m",), file, (), {}).mount.mountpoint == Path("/m")
-    assert read_config(("file:///d",), file, (), {}).origin.url == "file:///d"
+    assert read_given(("/m",), file, (), {}).load().mount.mountpoint == Path("/m")
+    assert read_given(("file:///d",), file, (), {}).load().origin.url == "file:///d"

@@ -20,7 +20,7 @@ from tiercache.config import Config, MountConfig, OriginConfig, TierConfig
 from tiercache.config_file import config_to_json
 from tiercache.errors import MountError
 from tiercache.fuse import fusermount, runtime, supervisor, syscalls
-from tiercache.fuse.events import Ended, Events, Said, Signalled
+from tiercache.fuse.events import Ended, Events, ReloadAsked, Said, Signalled
 from tiercache.fuse.link import Link
 from tiercache.fuse.locks import Locks
 from tiercache.fuse.notify import sd_notify
@@ -254,9 +254,10 @@ class TestEvents:
             "link.send(link.recv()[0]); link.send({'type': 'bye'}); sys.exit(3)\n"
         )
         worker = WorkerProcess([str(program)], (), "0")
-        os.kill(os.getpid(), signal.SIGHUP)  # means nothing
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGHUP)
         deadline = time.monotonic() + 30
+        assert events.next(worker, deadline) == ReloadAsked()
+        os.kill(os.getpid(), signal.SIGTERM)
         assert events.next(worker, deadline) == Signalled(signal.SIGTERM)
         worker.link.send({"type": "echo"})
         assert events.next(worker, deadline) == Said({"type": "echo"})
