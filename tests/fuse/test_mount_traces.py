@@ -84,3 +84,15 @@ def test_refusals_are_one_line(mount, tmp_path):
         assert str(error.value).count("\n") == 1
         assert str(error.value).startswith("tiercache: ")
     assert path.read_text() == "precious"
+
+
+def test_size_of_a_running_mount(mount):
+    with pytest.raises(MountError, match="nothing was opened yet"):
+        tiercache("size", mount.mountpoint)
+    read(mount, *("a/x", "a/y") * 9, "b/z")
+    report = json.loads(tiercache("size", mount.mountpoint, "--target", "90%", "--json"))
+    assert report["footprint"] == 6000
+    assert [dataset["nbytes"] for dataset in report["datasets"]] == [3000, 3000]
+    assert [dataset["uses"] for dataset in report["datasets"]] == pytest.approx([18, 1], rel=0.01)
+    (target,) = report["targets"]
+    assert target["enough"]["capacity"] == pytest.approx(3000 * 0.9 * 19 / 18, rel=0.01)

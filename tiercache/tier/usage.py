@@ -36,6 +36,7 @@ class Usage:
     def __init__(self, config: HeatConfig, kv: KeyValues, limit: int, now: float) -> None:
         """*limit*: objects, and groups, that are remembered."""
         self._kv = kv
+        self._limit = limit
         self._depth = config.group_depth
         kept = _half_life(kv)
         self._half_life_s = kept or config.half_life_s
@@ -104,6 +105,16 @@ class Usage:
         """Opens of object *ino*, each weighted by its age."""
         self._fold()
         return self._objects.count(ino, now)
+
+    def objects(self) -> list[int]:
+        """The objects whose heat is known."""
+        self._fold()
+        return [ino for ino, _ in self._objects.items()]
+
+    @property
+    def complete(self) -> bool:
+        """Whether no object was forgotten for want of room."""
+        return len(self._objects) < self._limit
 
     def group_count(self, group: int, now: float) -> float:
         """Opens in *group*, each weighted by its age."""
