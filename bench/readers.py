@@ -11,8 +11,10 @@ import mmap
 import multiprocessing
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from operator import itemgetter
+from pathlib import Path
 
 PAGE = mmap.PAGESIZE
 
@@ -91,27 +93,62 @@ def whole_files(paths: Sequence[str], size: int, buffer: mmap.mmap) -> float:
 
 
 def parallel_files(paths: Sequence[str], size: int, readers: int) -> float:
-    """Read all of `paths`, of `size` bytes each, by `readers` processes; returns files per second.
+    """Read `paths`, of `size` bytes each, by `readers` processes; returns files per second."""
 
-    The processes wait for each other before they start, and the clock runs from the first start
-    to the last end.
+    def prepare(part: Sequence[str]) -> Callable[[], object]:
+        return partial(whole_files, part, size, touched_buffer(size + PAGE))
+
+    parts = [paths[number::readers] for number in range(readers)]
+    return len(paths) / side_by_side([partial(prepare, part) for part in parts])
+
+
+def parallel_streams(paths: Sequence[str], buffer_size: int) -> float:
+    """Read each of `paths` from start to end, a process each; returns bytes per second of all."""
+
+    def prepare(path: str) -> Callable[[], object]:
+        return partial(sequential, path, touched_buffer(buffer_size))
+
+    total = sum(Path(path).stat().st_size for path in paths)
+    return total / side_by_side([partial(prepare, path) for path in paths])
+
+
+def random_reads(path: str, offsets: Sequence[int], size: int) -> float:
+    """Buffered reads of `size` bytes at `offsets`; returns reads per second."""
+    vector, total = [touched_buffer(size)], 0
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        start = time.perf_counter()
+        for offset in offsets:
+            total += os.preadv(fd, vector, offset)
+        seconds = time.perf_counter() - start
+    finally:
+        os.close(fd)
+    _expect(path, total, len(offsets) * size)
+    return len(offsets) / seconds
+
+
+def side_by_side(prepared: Sequence[Callable[[], Callable[[], object]]]) -> float:
+    """Seconds that jobs take in a process each; raises `ShortReadError` when one of them fails.
+
+    Each process prepares its job, waits for the others and starts; the clock runs from the first
+    start to the last end.
     """
     context = multiprocessing.get_context("fork")
-    barrier = context.Barrier(readers)
+    barrier = context.Barrier(len(prepared))
     results: multiprocessing.SimpleQueue[tuple[float, float] | str] = context.SimpleQueue()
 
-    def read(part: Sequence[str]) -> None:
-        buffer = touched_buffer(size + PAGE)
+    def run(prepare: Callable[[], Callable[[], object]]) -> None:
+        job = prepare()
         barrier.wait()
         start = time.monotonic()
         try:
-            whole_files(part, size, buffer)
-        except (OSError, ShortReadError) as error:
+            job()
+        except (OSError, ValueError) as error:
             results.put(str(error))
         else:
             results.put((start, time.monotonic()))
 
-    processes = [context.Process(target=read, args=(paths[n::readers],)) for n in range(readers)]
+    processes = [context.Process(target=run, args=(prepare,)) for prepare in prepared]
     for process in processes:
         process.start()
     outcomes = [results.get() for _ in processes]
@@ -120,7 +157,7 @@ def parallel_files(paths: Sequence[str], size: int, readers: int) -> float:
     if failures := [outcome for outcome in outcomes if isinstance(outcome, str)]:
         raise ShortReadError(failures[0])
     spans = [outcome for outcome in outcomes if not isinstance(outcome, str)]
-    return len(paths) / (max(end for _, end in spans) - min(start for start, _ in spans))
+    return max(end for _, end in spans) - min(start for start, _ in spans)
 
 
 def _expect(path: str, total: int, size: int) -> None:

@@ -86,16 +86,17 @@ class Row:
 def alternate(
     rounds: int, mount: Callable[[], float], baseline: Callable[[], float]
 ) -> tuple[Pair, ...]:
-    """Run both sides `rounds` times in turn; who goes first changes, so that drift cancels."""
-    pairs = []
-    for number in range(rounds):
-        if number % 2:
-            mounted = mount()
-            pairs.append(Pair(mounted, baseline()))
-        else:
-            native = baseline()
-            pairs.append(Pair(mount(), native))
-    return tuple(pairs)
+    """Run both sides `rounds` times in turn."""
+    return tuple(one_pair(number, mount, baseline) for number in range(rounds))
+
+
+def one_pair(number: int, mount: Callable[[], float], baseline: Callable[[], float]) -> Pair:
+    """Run both sides once; `number` says who goes first, so that over many pairs drift cancels."""
+    if number % 2:
+        mounted = mount()
+        return Pair(mounted, baseline())
+    native = baseline()
+    return Pair(mount(), native)
 
 
 def report(

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from bench import cold, hot
 from bench.rows import Row
+from bench.store import Store, fill
+from bench.work import READERS
 from bench.workspace import Dataset, Scale, say, workspace, write_tree
 from tiercache.testing.mounting import mounted
 from tiercache.testing.seaweed import SeaweedServer
@@ -45,17 +47,17 @@ def run_hot(options: Options) -> list[Row]:
 
 def run_cold(options: Options) -> list[Row]:
     """An S3 server on loopback, read through fresh mounts and by a plain parallel client."""
-    dataset = Dataset(options.scale)
+    dataset = Dataset(options.scale, streams=READERS)
     with (
         workspace(options.directory, _needed(dataset, copies=3)) as home,
         SeaweedServer(home / "server") as server,
     ):
-        store = cold.Store(server, dataset, home, options.mount_options)
+        store = Store(server, dataset, home, server.endpoint_url, options.mount_options)
         tree = home / "tree"
         tree.mkdir()
         say(f"storing {_gigabytes(dataset):.2f} GB in SeaweedFS")
         write_tree(dataset, tree)
-        store.fill(tree)
+        fill(server, tree, list(dataset.sizes()))
         shutil.rmtree(tree)
         return cold.measure(store, options.rounds)
 

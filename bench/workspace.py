@@ -1,13 +1,15 @@
 """The files a benchmark reads, and where they live.
 
-Every file is `tiercache.testing.data.pattern` of its own seed, so any side can be checked byte for
-byte without a second copy.
+Every file is `tiercache.testing.data.pattern` of its own seed under noise, so any side can be
+checked byte for byte without a second copy. Without the noise it would compress, and a server that
+compresses (SeaweedFS does) would spend most of its time on that, as it cannot with training data.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -20,11 +22,16 @@ from tiercache.types import GIB, MIB
 
 BIG = "big.bin"
 SMALL = "small"
+STREAMS = "streams"
+_NOISE = int.from_bytes(random.Random(0).randbytes(MIB), "little")
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is read. `small_size` of 110 KB is a typical ImageNet JPEG."""
+    """How much is read. `small_size` of 110 KB is a typical ImageNet JPEG.
+
+    `smoke`: whether all works is what matters, not the figures.
+    """
 
     name: str
     big_size: int
@@ -33,46 +40,74 @@ class Scale:
     small_passes: int
     random_reads: int
     rounds: int
+    stream_size: int
+    block_reads: int
+    smoke: bool = False
 
 
 SCALES = {
     scale.name: scale
     for scale in (
-        Scale("full", GIB, 2000, 110_000, 5, 4000, 9),
-        Scale("small", 16 * MIB, 40, 110_000, 1, 64, 5),
+        Scale("full", GIB, 2000, 110_000, 5, 4000, 9, 128 * MIB, 256),
+        Scale("small", 16 * MIB, 40, 110_000, 1, 64, 5, 2 * MIB, 8, smoke=True),
     )
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """What the files are called and what is in them."""
+    """What the files are called and what is in them; *streams* of them beside the big one."""
 
     scale: Scale
+    streams: int = 0
 
     def small_names(self) -> list[str]:
         """Paths of the small files below the root, in listing order."""
         return [f"{SMALL}/{number:06d}.jpg" for number in range(self.scale.small_count)]
 
+    def stream_names(self) -> list[str]:
+        """Paths of the files that are read side by side."""
+        return [f"{STREAMS}/{number}.bin" for number in range(self.streams)]
+
     def sizes(self) -> dict[str, int]:
         """Size of every file by its path below the root."""
-        return {BIG: self.scale.big_size} | dict.fromkeys(self.small_names(), self.scale.small_size)
+        sizes = {BIG: self.scale.big_size}
+        sizes |= dict.fromkeys(self.small_names(), self.scale.small_size)
+        return sizes | dict.fromkeys(self.stream_names(), self.scale.stream_size)
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """The content of one file, a MiB at a time."""
         size, seed = self.sizes()[name], self.seed(name)
         for offset in range(0, size, MIB):
-            yield pattern(offset, min(MIB, size - offset), seed)
+            yield content(offset, min(MIB, size - offset), seed)
 
-    @staticmethod
-    def seed(name: str) -> int:
-        """The seed of a file's pattern: its number, 0 for the big one."""
-        return 0 if name == BIG else 1 + int(Path(name).stem)
+    def seed(self, name: str) -> int:
+        """The seed of a file's content: its number, 0 for the big one."""
+        if name == BIG:
+            return 0
+        number = 1 + int(Path(name).stem)
+        return -number if name.startswith(STREAMS) else number
+
+
+def content(offset: int, size: int, seed: int) -> bytes:
+    """What file *seed* holds from *offset*, a multiple of a MiB; at most a MiB of it."""
+    plain = int.from_bytes(pattern(offset, size, seed), "little")
+    noise = _NOISE & ((1 << 8 * size) - 1)
+    return (plain ^ noise).to_bytes(size, "little")
+
+
+def verify(data: memoryview, offset: int, seed: int) -> None:
+    """Raise ValueError unless file *seed* holds *data* at *offset*, a multiple of a MiB."""
+    for start in range(0, len(data), MIB):
+        part = data[start : start + MIB]
+        if part != content(offset + start, len(part), seed):
+            raise ValueError(f"file {seed}: wrong bytes in MiB {(offset + start) // MIB}")
 
 
 def write_tree(dataset: Dataset, root: Path) -> None:
     """Write every file below `root`, which must exist and be empty, down to the disk."""
-    (root / SMALL).mkdir()
+    for folder in {(root / name).parent for name in dataset.sizes()}:
+        folder.mkdir(exist_ok=True)
     for name in dataset.sizes():
         with (root / name).open("wb") as file:
             for chunk in dataset.chunks(name):

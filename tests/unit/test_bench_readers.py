@@ -23,7 +23,7 @@ from bench.rows import Pair, Row
 from bench.workspace import SCALES, Dataset, Scale, verify_tree, workspace, write_tree
 from tiercache.types import MIB
 
-TINY = Scale("tiny", 2 * MIB, 5, 3000, 2, 16, 5)
+TINY = Scale("tiny", 2 * MIB, 5, 3000, 2, 16, 5, MIB, 4)
 
 
 @pytest.fixture(scope="module")
