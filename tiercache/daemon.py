@@ -28,6 +28,7 @@ from tiercache.catalog import Catalog
 from tiercache.config import Config, MountConfig
 from tiercache.config_file import config_from_json, config_to_json
 from tiercache.config_given import Given
+from tiercache.control.holdings import HoldingOperations
 from tiercache.control.popularity import popularity
 from tiercache.control.recorder import Recorder
 from tiercache.control.server import serve_control
@@ -207,7 +208,7 @@ async def open_stack(
         catalog.close(clean=True)
 
 
-def _wire(
+def _wire(  # noqa: PLR0913 - called by `open_stack` alone
     config: Config,
     origin: Origin,
     catalog: Catalog,
@@ -262,6 +263,14 @@ def _wire(
             catalog.kv,
             fresh=fresh,
         ),
+    )
+
+
+def _holdings(stack: Stack, driver: Driver) -> HoldingOperations:
+    return HoldingOperations(
+        Walker(stack.namespace, stack.catalog),
+        stack.store.holdings,
+        lambda: driver.status().get("passthrough_reason") or None,
     )
 
 
@@ -338,6 +347,7 @@ class Worker:
                 "reload": reloading.reload,
                 **stack.warmer.operations(),
                 **stack.plans.operations(),
+                **_holdings(stack, driver).operations(),
                 **recorder.operations(),
             }
             await nursery.start(serve_control, self._runtime / "control.sock", operations)

@@ -100,6 +100,10 @@ class BypassedError(TierCacheError):
     """No tier takes this object now, and nobody reads it: it is not fetched."""
 
 
+class HoldingError(TierCacheError):
+    """What was asked of single files cannot be done; one line with the numbers."""
+
+
 class PlanError(TierCacheError):
     """A list of files cannot be used; one line that names the file and the line in it."""
 

@@ -85,7 +85,7 @@ class Exchange:
             if ino is None:
                 return None
             item = self._table.take(ino)
-            if item is not None and item.tier is tier:
+            if item is not None and item.tier is tier and not item.pinned:
                 return self._downward(item) if self._may_leave(item) else None
             tier.policy.remove(ino)
         return None
@@ -101,7 +101,7 @@ class Exchange:
 
     def _may_leave(self, item: Residency) -> bool:
         settled = self._now() - item.moved_at >= self._config.residence_s
-        return settled and not item.reservations and not item.pinned
+        return (settled or item.pinned) and not item.reservations
 
     # -- up --------------------------------------------------------------------------------------
 
@@ -120,12 +120,23 @@ class Exchange:
         """
         if item.dead or item.tier is None or not item.complete or not self._may_leave(item):
             return None
+        if item.pinned:
+            return self._homeward(item, self._room.home_of(item))
         for upper in self.tiers[: item.tier.level]:
             if self._room.refusal(upper, item, item.charged) is None:
                 step = self._step_up(item, upper)
                 if step is not None:
                     return step
         return None
+
+    def _homeward(self, item: Residency, home: Tier | None) -> Move | None:
+        """Into the tier *item* is pinned to, where room was made for it when that was asked for."""
+        if home is None or item.tier in (home, None) or not home.health.writable:
+            return None
+        place = self._room.roomiest(home)
+        if not self._room.fits(place, copy_size(item), pinned=True):
+            return None
+        return Move(item, item.tier, place)
 
     def _step_up(self, item: Residency, upper: Tier) -> Move | None:
         assert item.tier is not None

@@ -235,9 +235,7 @@ class Housekeeping:
                 await trio.lowlevel.checkpoint()
 
     def _admit(self, ino: int, header: Header, tier: Tier) -> None:
-        if header.pinned:
-            tier.pin(header.charged)
-        else:
+        if not header.pinned:
             tier.policy.admit(ino, header.charged, header.group, self._around.now())
 
     async def _sweep(self, place: Place) -> None:

@@ -20,6 +20,8 @@ class Limits:
     objects: int = 32768
     #: Objects, and datasets, whose heat is remembered; about 200 bytes each.
     heats: int = 65536
+    #: Objects that may be pinned.
+    pins: int = 262_144
     #: Open mirror files kept for reading.
     fds: int = 512
     #: Entries of each background queue; what does not fit is done on a later occasion.

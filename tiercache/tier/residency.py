@@ -25,6 +25,7 @@ class Residency:
     __slots__ = (
         "barred",
         "blocks",
+        "bypass",
         "charged",
         "ctime_ns",
         "dead",
@@ -84,6 +85,7 @@ class Residency:
         self.group = 0  # number of its dataset
         self.pinned = False  # nobody's victim, and of no interest to a policy
         self.moved_at = 0.0  # when it came to its tier from another
+        self.bypass: str | None = None  # why no tier took it when it was last tried
         self.refused = 0  # bit n: the policy of tier n did not want it since its last use
 
     @property

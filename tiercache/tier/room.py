@@ -37,6 +37,7 @@ class Room:
         self._now = around.now
         self._limits = around.limits
         self.on_wanted: Callable[[], None] = lambda: None
+        self.home_of: Callable[[Residency], Tier | None] = lambda _item: None
         self.on_settled: Callable[[Place, str], None] = lambda _place, _name: None
 
     def reserve(self, item: Residency, obj: Inode, first: int, end: int) -> int | None:
@@ -48,7 +49,7 @@ class Room:
         if not item.charged:
             need += overhead(item.blocks, len(obj.key))
         if item.place is not None:
-            fits = self._make_room(item.place, need)
+            fits = self._make_room(item.place, need, pinned=item.pinned)
         else:
             whole = allocated(item.size) + overhead(item.blocks, len(obj.key))
             fits = self._settle(item, need, whole)
@@ -58,10 +59,10 @@ class Room:
         return need
 
     def _settle(self, item: Residency, need: int, whole: int) -> bool:
-        able = [tier for tier in self._tiers if self._admits(tier, item, whole)]
+        able = [tier for tier in self._order(item) if self._admits(tier, item, whole)]
         attempts: Iterable[Callable[[Place], bool]] = (
-            lambda place: self.fits(place, whole),
-            lambda place: self._make_room(place, need),
+            lambda place: self.fits(place, whole, pinned=item.pinned),
+            lambda place: self._make_room(place, need, pinned=item.pinned),
         )
         for attempt in attempts:
             for tier in able:
@@ -71,14 +72,24 @@ class Room:
                     self.on_settled(place, item.name)
                     return True
         for tier in able:
-            tier.bypasses["full"] += 1
+            self._bypassed(tier, item, "full")
         return False
+
+    def _order(self, item: Residency) -> list[Tier]:
+        """Where to try, in this order: the tier that *item* is pinned to before all others."""
+        home = self.home_of(item) if item.pinned else None
+        return self._tiers if home is None else sorted(self._tiers, key=lambda t: t is not home)
+
+    @staticmethod
+    def _bypassed(tier: Tier, item: Residency, reason: str) -> None:
+        tier.bypasses[reason] += 1
+        item.bypass = f"not taken by tier {tier.name}: {reason}"
 
     def _admits(self, tier: Tier, item: Residency, whole: int) -> bool:
         """Whether *item* may enter *tier* as far as room is not the question; counts why not."""
         reason = self.refusal(tier, item, whole)
         if reason is not None:
-            tier.bypasses[reason] += 1
+            self._bypassed(tier, item, reason)
         return reason is None
 
     def refusal(self, tier: Tier, item: Residency, whole: int) -> str | None:
@@ -103,27 +114,27 @@ class Room:
         """The directory of *tier* for a new object."""
         return tier.roomiest(lambda place: -self._short(place, 0))
 
-    def fits(self, place: Place, need: int) -> bool:
-        """Whether *need* bytes fit at *place* as it is."""
-        return self._short(place, need) <= 0
+    def fits(self, place: Place, need: int, *, pinned: bool = False) -> bool:
+        """Whether *need* bytes, of a *pinned* object or another, fit at *place* as it is."""
+        return self._short(place, need, pinned=pinned) <= 0
 
     def make_room(self, place: Place, need: int) -> bool:
         """Whether *need* bytes fit at *place*, after evictions if the policy has victims."""
         return self._make_room(place, need)
 
-    def _short(self, place: Place, need: int) -> int:
+    def _short(self, place: Place, need: int, *, pinned: bool = False) -> int:
         """Bytes missing at *place*; everything while its disk does not answer."""
         try:
-            return place.tier.shortage(place, need)
+            return place.tier.shortage(place, need, pinned=pinned)
         except OSError as error:
             place.tier.health.write_failed(error)
             return max(1, need)
 
-    def _make_room(self, place: Place, need: int) -> bool:
+    def _make_room(self, place: Place, need: int, *, pinned: bool = False) -> bool:
         tier = place.tier
         if not tier.health.writable:
             return False
-        short = self._short(place, need)
+        short = self._short(place, need, pinned=pinned)
         if short <= 0:
             return True
         if tier.disposable:
@@ -131,7 +142,7 @@ class Room:
             self.on_wanted()
             return False
         self.evict(tier, short)
-        return self._short(place, need) <= 0
+        return self._short(place, need, pinned=pinned) <= 0
 
     def evict(self, tier: Tier, nbytes: int) -> None:
         """Remove victims of the policy until *nbytes* are, or soon will be, free; or it stops."""
@@ -145,7 +156,7 @@ class Room:
             if ino is None:
                 break
             item = self._table.find(ino)
-            if item is None or item.tier is not tier:
+            if item is None or item.tier is not tier or item.pinned:
                 tier.policy.remove(ino)
             elif item.reservations:
                 tier.policy.remove(ino)

@@ -19,10 +19,12 @@ from tiercache.policy import EvictionPolicy
 from tiercache.tier.audit import Audit
 from tiercache.tier.exchange import Exchange
 from tiercache.tier.files import OpenFiles
+from tiercache.tier.holdings import Holdings
 from tiercache.tier.housekeeping import Housekeeping
 from tiercache.tier.layout import Namer
 from tiercache.tier.limits import Limits, Surroundings
 from tiercache.tier.moving import Moves
+from tiercache.tier.pins import Pins
 from tiercache.tier.place import Place, read_usage
 from tiercache.tier.reader import Reader
 from tiercache.tier.records import CLEAN_KEY, budget_key, decode_totals, totals_key
@@ -88,6 +90,15 @@ class TierStore:
         )
         self.exchange = Exchange(
             tiers, (self._table, self._removal, room, moves), self.usage, move, around
+        )
+        pins = Pins(tiers, self._table, kv, around.limits.pins)
+        room.home_of = pins.home
+        self.holdings = Holdings(
+            tiers,
+            (self._table, self._removal, room, self.exchange),
+            pins,
+            self.usage,
+            around,
         )
 
     @classmethod
@@ -222,7 +233,7 @@ class TierStore:
             return
         tier.policy.access(item.ino, now)
         self._table.touch(item)
-        if tier.level:
+        if tier.level or item.pinned:
             self.exchange.used(item.ino)
 
     def served(self, obj: Inode, nbytes: int) -> None:

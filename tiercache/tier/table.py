@@ -216,6 +216,7 @@ class Table:
         same = (stored.name, stored.size) == (item.name, item.size)
         stored.group = item.group
         if same and self._file_matches(stored, header):
+            self.set_pinned(stored, item.pinned)
             if stored.complete and not stored.sidecar:
                 self.on_bare(stored, obj)
             return stored
@@ -277,6 +278,20 @@ class Table:
         item.place.totals.nbytes += nbytes
         if item.pinned:
             item.place.tier.pin(nbytes)
+
+    def set_pinned(self, item: Residency, pinned: bool) -> None:
+        """Have *item* belong to the pinned ones, or to those that the policy knows."""
+        if item.pinned == pinned:
+            return
+        item.pinned = pinned
+        if item.tier is None or not item.charged:
+            return
+        item.tier.pin(item.charged if pinned else -item.charged)
+        if pinned:
+            item.tier.policy.remove(item.ino)
+        else:
+            item.tier.policy.admit(item.ino, item.charged, item.group, self._now())
+        self.mark(item)
 
     def wrote(self, tier: Tier, nbytes: int) -> None:
         """*nbytes* were written to *tier*, which may have a daily budget."""

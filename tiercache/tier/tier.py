@@ -57,6 +57,8 @@ class Tier:
         )
         #: Bytes of pinned objects, of which the policy knows nothing.
         self.pinned = 0
+        #: Bytes that pinned objects take when all of them are local.
+        self.promised = 0
         #: Bytes whose files a thread is about to unlink.
         self.leaving = 0
         #: Bytes the background should make free for newcomers that were turned away.
@@ -71,7 +73,7 @@ class Tier:
         disks = {place.root.stat().st_dev: place for place in self.places}
         free = sum(place.disk_room(self.config.reserve_free) for place in disks.values())
         self.capacity = max(0, free + self.used)
-        self.policy.resize(self.capacity - self.pinned)
+        self._resize()
 
     def reconfigure(self, config: TierConfig) -> None:
         """Take on other bounds; who is above them leaves as after any other change of mind.
@@ -82,14 +84,27 @@ class Tier:
         self.budget.per_day = config.write_budget_per_day
         if config.capacity:
             self.capacity = config.capacity
-            self.policy.resize(max(0, self.capacity - self.pinned))
+            self._resize()
         elif (before.capacity, before.reserve_free) != (0, config.reserve_free):
             self.settle_capacity()
 
     def pin(self, nbytes: int) -> None:
         """*nbytes* more (or less) belong to pinned objects."""
         self.pinned += nbytes
-        self.policy.resize(max(0, self.capacity - self.pinned))
+        self._resize()
+
+    def promise(self, nbytes: int) -> None:
+        """*nbytes* more (or less) are promised to pinned objects, local or not."""
+        self.promised += nbytes
+        self._resize()
+
+    @property
+    def unkept(self) -> int:
+        """Bytes that pinned objects are promised and that neither they have nor are free."""
+        return self.promised - self.pinned - self.free - self.leaving
+
+    def _resize(self) -> None:
+        self.policy.resize(max(0, self.capacity - max(self.pinned, self.promised)))
 
     @property
     def used(self) -> int:
@@ -116,9 +131,13 @@ class Tier:
         """Whether there is something to remove before any object must go."""
         return any(place.foreign or place.unclaimed.total for place in self.places)
 
-    def shortage(self, place: Place, need: int) -> int:
-        """Bytes missing before *need* bytes fit at *place*; OSError when the disk does not say."""
-        return max(need - self.free, need - place.disk_room(self.config.reserve_free))
+    def shortage(self, place: Place, need: int, *, pinned: bool = False) -> int:
+        """Bytes missing before *need* bytes fit at *place*; OSError when the disk does not say.
+
+        What is promised to pinned objects is there for them alone.
+        """
+        kept = 0 if pinned else max(0, self.promised - self.pinned)
+        return max(need + kept - self.free, need - place.disk_room(self.config.reserve_free))
 
     def roomiest(self, where: Callable[[Place], int]) -> Place:
         """The directory for a new object."""
@@ -149,6 +168,7 @@ class Tier:
             "bypassed": self.bypasses.total(),
             "bypass_reasons": dict(self.bypasses),
             "pinned": self.pinned,
+            "promised": self.promised,
             "high_water": self.high_water,
             "low_water": self.low_water,
             "written_today": self.budget.written,

@@ -76,7 +76,10 @@ class Warming:
             return False
         need = item.cost_of_range(first, end)
         if item.place is not None:
-            return self._room.fits(item.place, need) or self._yields(item.place, need)
+            pinned = item.pinned
+            return self._room.fits(item.place, need, pinned=pinned) or self._yields(
+                item.place, need, pinned=pinned
+            )
         return self._settle(item, allocated(item.size) + overhead(item.blocks, len(obj.key)))
 
     def _settle(self, item: Residency, whole: int) -> bool:
@@ -86,7 +89,7 @@ class Warming:
         for attempt in (self._room.fits, self._yields):
             for tier in able:
                 place = self._room.roomiest(tier)
-                if attempt(place, whole):
+                if attempt(place, whole, pinned=item.pinned):
                     item.settle(place)
                     self._room.on_settled(place, item.name)
                     self._usage.use(item.ino, item.group, self._now())
@@ -99,11 +102,11 @@ class Warming:
         # Who names a tier overrules its policy, not what the disk can do.
         return tier.name == preferred and self._room.refusal(tier, item, whole) in (None, "policy")
 
-    def _yields(self, place: Place, need: int) -> bool:
+    def _yields(self, place: Place, need: int, *, pinned: bool) -> bool:
         """Whether *need* bytes fit at *place* after colder objects left."""
         tier = place.tier
         for _ in range(_VICTIMS):
-            if self._room.fits(place, need):
+            if self._room.fits(place, need, pinned=pinned):
                 return True
             ino = tier.policy.victim(self._now())
             if ino is None or self._usage.count(ino, self._now()) * self._margin > 1:
