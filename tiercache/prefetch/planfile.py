@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import AsyncGenerator, Iterable, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -45,23 +45,36 @@ def parse(lines: Iterable[bytes], mountpoint: bytes = b"") -> Iterator[PlanItem]
             yield item
 
 
-async def read(file: Path, mountpoint: Path, entries_max: int) -> AsyncGenerator[PlanItem, None]:
-    """The entries of *file*, read off the loop. Raises PlanError.
+def items(file: Path, mountpoint: Path, entries_max: int) -> Generator[PlanItem, None, None]:
+    """The entries of *file*; blocks. Raises PlanError, also for more than *entries_max*.
 
     Only of regular files: anything else may block for ever.
     """
-    stream = await trio.to_thread.run_sync(_open, file)
+    with _open(file) as stream:
+        try:
+            entries = parse(_lines(stream), os.fsencode(mountpoint))
+            yield from islice(entries, entries_max)
+            _end(entries, entries_max)
+        except PlanError as error:
+            raise PlanError(f"{file}: {error}") from None
+        except OSError as error:
+            raise PlanError(f"{file}: {error.strerror}") from None
+
+
+async def read(file: Path, mountpoint: Path, entries_max: int) -> AsyncGenerator[PlanItem, None]:
+    """As `items`, off the loop and without having all of them in memory."""
+    entries = items(file, mountpoint, entries_max)
     try:
-        items = parse(_lines(stream), os.fsencode(mountpoint))
-        count = 0
-        while batch := await trio.to_thread.run_sync(_take, file, items):
-            count += len(batch)
-            if count > entries_max:
-                raise PlanError(f"{file}: more than {entries_max} entries")
+        while batch := await trio.to_thread.run_sync(list, islice(entries, _SLICE)):
             for item in batch:
                 yield item
     finally:
-        stream.close()
+        entries.close()
+
+
+def _end(entries: Iterator[PlanItem], entries_max: int) -> None:
+    if next(entries, None) is not None:
+        raise PlanError(f"more than {entries_max} entries")
 
 
 def _open(file: Path) -> BinaryIO:
@@ -79,15 +92,6 @@ def _open(file: Path) -> BinaryIO:
 def _lines(stream: BinaryIO) -> Iterator[bytes]:
     while line := stream.readline(LINE_MAX + 1):
         yield line
-
-
-def _take(file: Path, items: Iterator[PlanItem]) -> list[PlanItem]:
-    try:
-        return list(islice(items, _SLICE))
-    except PlanError as error:
-        raise PlanError(f"{file}: {error}") from None
-    except OSError as error:
-        raise PlanError(f"{file}: {error.strerror}") from None
 
 
 def _entry(line: bytes, mountpoint: bytes) -> PlanItem | None:
