@@ -86,8 +86,8 @@ class Pins:
         pin = self.get(obj)
         if pin is None:
             return False
-        self._release(pin)
         self._table.note(_PREFIX + pin.digest, None)
+        self._release(pin)
         return True
 
     def _put(self, pin: Pin) -> None:
@@ -107,6 +107,8 @@ class Pins:
         item = self._table.find(pin.ino)
         if item is not None:
             self._table.set_pinned(item, False)
+            if self._table.loaded(pin.ino) is not item:
+                self._table.flush()  # the next one to look reads the record anew
 
     def _recall(self, key: bytes, record: bytes) -> None:
         """Take over a pin of the process before, and count what is local of it."""
