@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from bench import cold_tls, nginx
 from bench.link import REAL_LINK, Link
 from bench.rows import Pair, Row, one_pair
 from bench.store import Cpu, Store
@@ -52,7 +53,12 @@ def measure(store: Store, rounds: int) -> list[Row]:
     with store.cold_mount() as mount:
         verify_tree(store.dataset, mount.mountpoint)
     PlainClient(store, sequential_work(store.dataset), CONNECTIONS[:1]).check_big()
-    return [*_direct(store, rounds), *_behind_link(store, rounds)]
+    rows = [*_direct(store, rounds), *_behind_link(store, rounds)]
+    if nginx.available():
+        rows.append(cold_tls.measure(store, rounds))
+    else:
+        say("cold.tls is left out: it needs nginx, a server that is not the limit")
+    return rows
 
 
 def _direct(store: Store, rounds: int) -> list[Row]:

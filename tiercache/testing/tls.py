@@ -18,15 +18,15 @@ _LIFETIME = datetime.timedelta(days=1)
 class LocalAuthority:
     """Writes a self-signed certificate for 127.0.0.1 and localhost into *directory*.
 
-    `ca_bundle` is the file that clients are to trust.
+    `ca_bundle` is the file that clients are to trust, `key_file` the private key of servers.
     """
 
     def __init__(self, directory: Path) -> None:
         key = ec.generate_private_key(ec.SECP256R1())
         self.ca_bundle = directory / "ca.pem"
-        self._key_file = directory / "key.pem"
+        self.key_file = directory / "key.pem"
         self.ca_bundle.write_bytes(_certificate(key).public_bytes(serialization.Encoding.PEM))
-        self._key_file.write_bytes(
+        self.key_file.write_bytes(
             key.private_bytes(
                 serialization.Encoding.PEM,
                 serialization.PrivateFormat.PKCS8,
@@ -37,7 +37,7 @@ class LocalAuthority:
     def server_context(self) -> ssl.SSLContext:
         """What a server on loopback greets its clients with."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(self.ca_bundle, self._key_file)
+        context.load_cert_chain(self.ca_bundle, self.key_file)
         return context
 
 
