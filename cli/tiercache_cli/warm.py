@@ -68,6 +68,8 @@ def warm(  # noqa: PLR0913 - options
         return _manage(_place(paths, mountpoint), cancel=cancel, as_json=as_json)
     if bool(paths) == (manifest is not None):
         raise click.UsageError("give PATHs inside a mount, or --manifest FILE")
+    if pin and manifest is not None:
+        raise click.UsageError("--pin takes PATHs")
     mount, inner = mount_of(paths) if paths else (the_mount(mountpoint), [])
     wanted: Report = {
         "paths": inner,
@@ -78,7 +80,7 @@ def warm(  # noqa: PLR0913 - options
         "watched": not background,
     }
     if pin and not check:
-        ask_mount(mount, "pin", paths=inner)
+        ask_mount(mount, "pin", paths=inner, tier=tier)
     if background and not check:
         return _start(mount, wanted, as_json=as_json)
     report = _watch(mount, wanted, View(quiet=as_json))

@@ -84,6 +84,13 @@ def test_a_manifest_and_what_is_not_there(bucket, tmp_path):
     assert f"{manifest}: line 2: " in done.stderr
 
 
+def test_pinned_files_are_counted(bucket):
+    bucket.put("d/x", MIB)
+    mount = bucket.mount()
+    assert warm(mount.mountpoint / "d", "--pin")[0] == 0
+    assert mount.status()["tiers"][0]["pinned"] >= MIB
+
+
 def test_in_the_background_until_it_is_cancelled(bucket):
     bucket.put("x", 32 * MIB)
     mount = bucket.mount()
