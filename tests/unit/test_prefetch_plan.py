@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiercache.prefetch.plan import Plan, PlanItem, read_plan
+from tiercache.prefetch.plan import Plan, PlanItem
 
 
 def files(*names):
@@ -154,21 +154,6 @@ def test_a_whole_file_is_passed_by_its_open_and_not_by_each_read():
     for offset in range(10):
         assert not plan.read(b"a", offset, offset + 1)
     assert plan.position == 1
-
-
-def test_plan_files():
-    text = b"# order\n/a/b.tar\n\nc d\t0-4096\r\ne\t10-11\n"
-    assert list(read_plan(text.splitlines(keepends=True))) == [
-        PlanItem(b"a/b.tar"),
-        PlanItem(b"c d", 0, 4096),
-        PlanItem(b"e", 10, 11),
-    ]
-
-
-@pytest.mark.parametrize("line", [b"a\t5", b"a\t5-5", b"a\t-5", b"a\tx-y", b"a\t1-2-3"])
-def test_a_wrong_line_is_named(line):
-    with pytest.raises(ValueError, match="line 2"):
-        list(read_plan([b"ok\n", line]))
 
 
 @given(

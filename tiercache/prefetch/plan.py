@@ -16,7 +16,7 @@ Pure. About 25 bytes per entry and one string per path.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 #: So many opens near each other, far from the rest, are a resumed job.
@@ -32,25 +32,6 @@ class PlanItem(NamedTuple):
     path: bytes
     start: int = 0
     end: int | None = None
-
-
-def read_plan(lines: Iterable[bytes]) -> Iterator[PlanItem]:
-    """Entries of a plan file: a path per line, or path, tab and `START-END` (END excluded).
-
-    Empty lines and those that begin with `#` are skipped. ValueError names the line that is wrong.
-    """
-    for number, line in enumerate(lines, 1):
-        path, tab, span = line.rstrip(b"\r\n").partition(b"\t")
-        path = path.lstrip(b"/")
-        if not path or line.startswith(b"#"):
-            continue
-        if not tab:
-            yield PlanItem(path)
-            continue
-        start, dash, end = span.partition(b"-")
-        if not (dash and start.isdigit() and end.isdigit() and int(start) < int(end)):
-            raise ValueError(f"line {number}: {span!r} is not START-END")
-        yield PlanItem(path, int(start), int(end))
 
 
 class Plan:
