@@ -1,7 +1,8 @@
 """nginx as a cache in front of a store: a server that is not the limit, with and without TLS.
 
 It answers from its cache at several GB/s for 0.15 CPU seconds per GB, with the ETags of the store
-behind it. Only what it was asked for before is there, hence `warm`; signatures count on misses only.
+behind it. Only what it was asked for before is there, hence `warm`. It checks no signature of what
+it has.
 """
 
 from __future__ import annotations
