@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import cold, hot
+from bench import cold, hot, policy, policy_mount
 from bench.rows import Row
 from bench.store import Store, fill
 from bench.work import READERS
@@ -62,9 +62,17 @@ def run_cold(options: Options) -> list[Row]:
         return cold.measure(store, options.rounds)
 
 
+def run_policy(options: Options) -> list[Row]:
+    """Generated workloads through all policies, then a dataset larger than the tiers of a mount."""
+    rows = policy.measure(options.scale)
+    epochs = policy_mount.dataset(options.scale)
+    with workspace(options.directory, 4 * epochs.nbytes + 2 * GIB) as home:
+        return [*rows, *policy_mount.measure(epochs, home, options.mount_options)]
+
+
 Scenario = Callable[[Options], Sequence[Row]]
 
-SCENARIOS: dict[str, Scenario] = {"hot": run_hot, "cold": run_cold}
+SCENARIOS: dict[str, Scenario] = {"hot": run_hot, "cold": run_cold, "policy": run_policy}
 
 
 def _gigabytes(dataset: Dataset) -> float:
