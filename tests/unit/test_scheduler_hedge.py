@@ -90,6 +90,21 @@ async def test_g05_a_store_that_is_slow_for_all_is_not_asked_twice(memory, autoj
         nursery.cancel_scope.cancel()
 
 
+async def test_budget_and_shortest_delay_can_change(memory, autojump_clock):
+    uneven = Uneven(memory, lambda _n: 0.05)
+    async with trio.open_nursery() as nursery:
+        hedging = await warmed(nursery, uneven, hedge_budget=0.5)
+        uneven.next_s = lambda n: 20.0 if n % 2 else 0.05
+        hedging.reconfigure(replace(CONFIG, hedge_budget=0.0))
+        took = [await get(hedging, memory) for _ in range(4)]
+        assert (hedging.hedges, max(took)) == (0, pytest.approx(20))
+        hedging.reconfigure(replace(CONFIG, hedge_budget=0.5, hedge_delay_min_s=2.0))
+        took = [await get(hedging, memory) for _ in range(2)]
+        assert hedging.hedges_won == 2
+        assert took == pytest.approx([2.05, 2.05])
+        nursery.cancel_scope.cancel()
+
+
 async def test_progress_never_falls_back_and_covers_all(memory, autojump_clock):
     uneven = Uneven(memory, lambda _n: 0.05)
     async with trio.open_nursery() as nursery:
