@@ -125,7 +125,7 @@ class Stack:
         self.fetcher.reconfigure(config.transfer)
         self.prefetcher.reconfigure(config.prefetch)
         self.namespace.reconfigure(config.mount)
-        self.store.reconfigure(config.tiers, config.heat)
+        self.store.reconfigure(config.tiers, config.heat, config.move)
         self.mover.reconfigure(config.move)
 
     def status(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import pytest
 import trio
 import trio.testing
 
-from tiercache.config import MoveConfig
+from tiercache.config import HeatConfig, MoveConfig
 from tiercache.testing.tiers import Cache, file
 from tiercache.transfer.mover import Mover
 from tiercache.transfer.suspension import Suspension
@@ -39,6 +39,7 @@ class World:
     def reload(self, **settings):
         self.config = replace(self.config, **settings)
         self.mover.reconfigure(self.config)
+        self.cache.store.reconfigure(self.cache.configs, HeatConfig(), self.config)
 
     @property
     def above(self):

@@ -161,7 +161,7 @@ class TierStore:
         self._removal.recall(self._kv, places)
         return unclean
 
-    def reconfigure(self, tiers: Sequence[TierConfig], heat: HeatConfig) -> None:
+    def reconfigure(self, tiers: Sequence[TierConfig], heat: HeatConfig, move: MoveConfig) -> None:
         """Take on other bounds of the same tiers; what is above them leaves in the background."""
         for tier, config in zip(self.tiers, tiers, strict=True):
             if config != tier.config:
@@ -170,6 +170,8 @@ class TierStore:
                 except OSError as error:
                     tier.health.write_failed(error)
         self.usage.reconfigure(heat, self._around.now())
+        self.exchange.reconfigure(move)
+        self.warming.reconfigure(move.margin)
         self._keeping.hurry()
 
     # -- what is here ----------------------------------------------------------------------------

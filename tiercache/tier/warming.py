@@ -43,6 +43,10 @@ class Warming:
         self._now = around.now
         self._preferred: dict[int, str] = {}
 
+    def reconfigure(self, margin: float) -> None:
+        """Displace by another margin from now on."""
+        self._margin = margin
+
     def free(self) -> list[tuple[str, int]]:
         """Bytes that fit without any eviction, by name of tier, hottest first."""
         return [(tier.name, self._free(tier)) for tier in self._tiers]

@@ -70,7 +70,6 @@ class Mover:
         self._suspension.reconfigure(*_suspension(config))
         self._free_at = 0.0
         self._pause.deadline = self._planned_at + config.interval_s
-        self._exchange.reconfigure(config)
         self._set_demotes()
 
     def _set_demotes(self) -> None:
