@@ -27,10 +27,11 @@ def show(report: Report) -> None:
 
 
 def _target(report: Report, target: float, capacity: int | None) -> str:
+    wanted = f"[bold]{100 * target:g}%[/]"
     if capacity is None:
-        return f"[bold]{100 * target:g}%[/]: not reached with any size"
+        return f"{wanted}: not reached with any size"
     share = capacity / report.footprint
-    return f"[bold]{100 * target:g}%[/] needs {_amount(report, capacity)}, {share:.1%} of what is used"
+    return f"{wanted} needs {_amount(report, capacity)}, {share:.1%} of what is used"
 
 
 def _amount(report: Report, capacity: int) -> str:
