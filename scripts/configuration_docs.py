@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tiercache import config
+from tiercache import config, policies_registry
 from tiercache.config_fields import Setting, settings, show_value
 from tiercache.config_file import SECTIONS
 
@@ -36,7 +36,20 @@ changes nothing, keys marked *live* take effect at once, and of the others the a
 need a remount. Live keys of a tier are applied while its name and paths stay the same.
 """
 
-KINDS = {"bytes": "size", "bytes/s": "rate", "seconds": "duration", "octal": "octal"}
+POLICIES = """
+## `[policy.NAME]`
+
+Parameters of the policy that a tier names. A policy that is not registered is named by
+`entry_point = "package.module:Class"`; what it can be told is what its class declares.
+"""
+
+KINDS = {
+    "bytes": "size",
+    "sizes": "table of sizes",
+    "bytes/s": "rate",
+    "seconds": "duration",
+    "octal": "octal",
+}
 TYPES = {
     str: "text",
     bool: "true or false",
@@ -44,6 +57,7 @@ TYPES = {
     float: "number",
     Path: "path",
     tuple[Path, ...]: "list of paths",
+    tuple[str, ...]: "list of texts",
 }
 
 
@@ -106,8 +120,18 @@ def _allowed(setting: Setting) -> str:
 def document() -> str:
     """The whole page."""
     first = {"": config.Config, "origin": SECTIONS["origin"], "mount": SECTIONS["mount"]}
-    chapters = {**first, "tier": config.TierConfig, **SECTIONS}
-    return HEAD + "".join(_chapter(name, section) for name, section in chapters.items())
+    chapters = {**first, "tier": config.TierConfig, "rule": config.RuleConfig, **SECTIONS}
+    return HEAD + "".join(_chapter(*chapter) for chapter in chapters.items()) + _policies()
+
+
+def _policies() -> str:
+    lines = [POLICIES, "| policy | key | default | allowed | what it is |", "|---|---|---|---|---|"]
+    for name in policies_registry.names():
+        for key, param in policies_registry.params_of(policies_registry.find(name)).items():
+            default = "`[heat] half_life`" if key == "half_life" else f"`{param.default:g}`"
+            limits = f"{param.low:g} to {param.high:g}"
+            lines.append(f"| {name} | `{key}` | {default} | {limits} | {param.doc} |")
+    return "\n".join(lines) + "\n"
 
 
 def _chapter(name: str, section: type) -> str:

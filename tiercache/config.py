@@ -121,8 +121,8 @@ class TierConfig:
     capacity: int = field(default=0, metadata=live(size(0)))
     #: The disk is never filled beyond this.
     reserve_free: int = field(default=1 * GIB, metadata=live(size(0)))
-    #: Who leaves when it is full; pin: nobody.
-    policy: str = "pin"
+    #: Who may enter and who leaves when it is full; pin: nobody leaves.
+    policy: str = "adaptive"
     #: Above this share of the capacity the policy's victims leave ahead of need.
     high_water: float = field(default=0.95, metadata=live(bounds(0.01, 1)))
     #: At this share of the capacity that ends.
@@ -133,6 +133,39 @@ class TierConfig:
     write_budget_per_day: int = field(default=0, metadata=live(size(0)))
     #: boot: on first use per boot. always: on each read, which rules passthrough out.
     verify: str = field(default="boot", metadata=choice("boot", "always"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleConfig:
+    """`[[rule]]`: what is different for some files; of several that match, the first one speaks."""
+
+    #: What `tiercache where` and `status` call it.
+    name: str
+    #: Below the mount's root: `*`, `?`, `[...]` within a name, `**` any directories. Not set: all.
+    path: str | None = None
+    #: Endings of names, as ".idx"; one is enough. Empty: all.
+    suffixes: tuple[str, ...] = ()
+    #: Smaller files are not meant.
+    min_size: int = field(default=0, metadata=size(0))
+    #: Larger files are not meant.
+    max_size: int | None = field(default=None, metadata=size(0))
+    #: Whether a tier may take them; false: they are always read from the origin.
+    admit: bool = True
+    #: Keep what was used once, in the hottest tier with room left for pins.
+    pin: bool = False
+    #: The most they may take of a tier, as {nvme = "1TiB"}; what exceeds it goes to the next tier.
+    share: tuple[tuple[str, int], ...] = field(default=(), metadata={"unit": "sizes"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyConfig:
+    """`[policy.NAME]`: parameters of one policy; `entry_point` when it is not a registered one."""
+
+    name: str
+    #: "package.module:Class" of a policy that is not registered.
+    entry_point: str | None = None
+    #: Names and values, as the policy declares them.
+    params: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +296,8 @@ class Config:
     mount: MountConfig
     tiers: tuple[TierConfig, ...]
     transfer: TransferConfig = field(default_factory=TransferConfig)
+    rules: tuple[RuleConfig, ...] = ()
+    policies: tuple[PolicyConfig, ...] = ()
     heat: HeatConfig = field(default_factory=HeatConfig)
     move: MoveConfig = field(default_factory=MoveConfig)
     prefetch: PrefetchConfig = field(default_factory=PrefetchConfig)

@@ -6,7 +6,7 @@ Runs on sections that were read without a problem, so one mistake is reported on
 from __future__ import annotations
 
 import os.path
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import entry_points
 from itertools import combinations
 from pathlib import Path
@@ -89,10 +89,13 @@ def check_marks(tiers: Sequence[TierConfig], problems: Problems) -> None:
             )
 
 
-def check_tiers(tiers: Sequence[TierConfig], problems: Problems) -> None:
-    """Names and directories are each tier's own; policies exist."""
+def check_tiers(
+    tiers: Sequence[TierConfig], unregistered: Iterable[str], problems: Problems
+) -> None:
+    """Names and directories are each tier's own; policies exist, some of them *unregistered*."""
     policies = {tier.policy for tier in tiers}
     known = {point.name for point in entry_points(group=POLICY_GROUP)} if policies else set()
+    known |= set(unregistered)
     for index, tier in enumerate(tiers):
         if tier.policy not in known:
             problems.add(

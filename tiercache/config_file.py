@@ -23,7 +23,9 @@ from tiercache.config import (
     MountConfig,
     MoveConfig,
     OriginConfig,
+    PolicyConfig,
     PrefetchConfig,
+    RuleConfig,
     TierConfig,
     TransferConfig,
 )
@@ -37,13 +39,14 @@ from tiercache.config_checks import (
 )
 from tiercache.config_fields import Problems, read_section, read_value, settings, unknown
 from tiercache.config_readers import describe
+from tiercache.config_rules import check_rules, read_policies, read_rules
 from tiercache.config_units import SettingError
 from tiercache.errors import ConfigError
 
 #: A TOML document, as `tomllib` gives it.
 Document = Mapping[str, Any]
 
-#: Tables by their TOML name; `[[tier]]` is the only list.
+#: Tables by their TOML name. `[[tier]]` and `[[rule]]` are lists, `[policy.NAME]` has any keys.
 SECTIONS: Final[Mapping[str, type]] = {
     "origin": OriginConfig,
     "mount": MountConfig,
@@ -54,7 +57,7 @@ SECTIONS: Final[Mapping[str, type]] = {
     "catalog": CatalogConfig,
 }
 
-_TOP_LEVEL: Final = frozenset({*SECTIONS, "tier", "log_level"})
+_TOP_LEVEL: Final = frozenset({*SECTIONS, "tier", "rule", "policy", "log_level"})
 
 
 def load_config(
@@ -118,11 +121,14 @@ def parse_config(document: Document, named: Mapping[str, str] | None = None) -> 
         for name, kind in SECTIONS.items()
     }
     tiers = _read_tiers(document, problems)
+    rules = read_rules(document.get("rule", []), problems)
+    policies = read_policies(document.get("policy", {}), problems)
     level = _read_log_level(document, problems)
-    _check_sections(sections, tiers, problems)
+    _check_sections(sections, tiers, rules, policies, problems)
     if problems.lines:
         raise ConfigError(problems.lines)
-    parts: dict[str, Any] = {**sections, "tiers": tuple(tiers), **level}
+    lists = {"tiers": tuple(tiers), "rules": tuple(rules), "policies": tuple(policies)}
+    parts: dict[str, Any] = {**sections, **lists, **level}
     return Config(**parts)
 
 
@@ -169,7 +175,11 @@ def default_cache_dir(url: str, endpoint_url: object = None) -> Path:
 
 
 def _check_sections(
-    sections: Mapping[str, Any], tiers: list[TierConfig | None], problems: Problems
+    sections: Mapping[str, Any],
+    tiers: list[TierConfig | None],
+    rules: list[RuleConfig],
+    policies: list[PolicyConfig],
+    problems: Problems,
 ) -> None:
     """Run the rules between settings over the sections that were read."""
     whole = [tier for tier in tiers if tier is not None]
@@ -180,7 +190,8 @@ def _check_sections(
     if sections["prefetch"]:
         check_prefetch(sections["prefetch"], problems)
     if len(whole) == len(tiers):
-        check_tiers(whole, problems)
+        check_tiers(whole, [found.name for found in policies if found.entry_point], problems)
+        check_rules(rules, whole, problems)
         check_marks(whole, problems)
         if sections["mount"]:
             check_places(sections["mount"], whole, problems)

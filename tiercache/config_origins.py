@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tiercache.config import Config
+from tiercache.config import Config, PolicyConfig
 from tiercache.config_fields import Setting, settings, show_value
+from tiercache.config_units import format_size
 
-_HEADER: Final = re.compile(r"\s*\[\s*([\w-]+)\s*\]")
-_TIER: Final = re.compile(r"\s*\[\[\s*tier\s*\]\]")
+_HEADER: Final = re.compile(r"\s*\[\s*([\w.-]+)\s*\]")
+_ITEM: Final = re.compile(r"\s*\[\[\s*(tier|rule)\s*\]\]")
+
+#: Lists of tables: the field of `Config`, and their TOML name.
+_LISTS: Final = {"tiers": "tier", "rules": "rule"}
 _KEY: Final = re.compile(r"\s*([\w.-]+)\s*=")
 
 
@@ -38,6 +43,8 @@ def text_of(setting: Setting, value: object) -> str:
     """*value* as the file would have it."""
     if value is None:
         return "not set"
+    if setting.unit == "sizes" and isinstance(value, tuple):
+        return "{" + ", ".join(f'{name} = "{format_size(size)}"' for name, size in value) + "}"
     if setting.unit is not None and isinstance(value, int | float):
         return f'"{show_value(setting, value)}"'
     return json.dumps(value, default=str)
@@ -49,10 +56,11 @@ def setting_lines(text: str) -> Mapping[str, int]:
     Reads tables under their headers, which is how people write them, not inline tables.
     """
     found: dict[str, int] = {}
-    section, tiers = "", 0
+    section, counts = "", Counter[str]()
     for number, line in enumerate(text.splitlines(), 1):
-        if _TIER.match(line):
-            section, tiers = f"tier[{tiers}].", tiers + 1
+        if item := _ITEM.match(line):
+            section = f"{item[1]}[{counts[item[1]]}]."
+            counts[item[1]] += 1
         elif header := _HEADER.match(line):
             section = f"{header[1]}."
         elif key := _KEY.match(line):
@@ -64,13 +72,23 @@ def every_setting(config: Config) -> Iterator[tuple[str, Setting, object]]:
     """Each setting of *config* with its name in TOML and its value in Python."""
     for item in fields(config):
         value = getattr(config, item.name)
-        if item.name == "tiers":
-            for index, tier in enumerate(value):
-                yield from _section(f"tier[{index}].", tier)
+        if item.name in _LISTS:
+            for index, section in enumerate(value):
+                yield from _section(f"{_LISTS[item.name]}[{index}].", section)
+        elif item.name == "policies":
+            for policy in value:
+                yield from _policy(policy)
         elif is_dataclass(value):
             yield from _section(f"{item.name}.", value)
         else:
             yield item.name, settings(Config)[item.name], value
+
+
+def _policy(policy: PolicyConfig) -> Iterator[tuple[str, Setting, object]]:
+    given = {"entry_point": policy.entry_point} if policy.entry_point else {}
+    for key, value in {**given, **dict(policy.params)}.items():
+        setting = Setting(key, key, type(value), None, {}, required=False)
+        yield f"policy.{policy.name}.{key}", setting, value
 
 
 def _section(prefix: str, section: Any) -> Iterator[tuple[str, Setting, object]]:  # noqa: ANN401

@@ -111,6 +111,23 @@ def _read_paths(raw: object) -> tuple[Path, ...]:
     return tuple(_read_path(item) for item in raw)
 
 
+def _read_texts(raw: object) -> tuple[str, ...]:
+    if isinstance(raw, str):
+        raise SettingError(f'is {describe(raw)}, not a list; write ["{raw}"]')
+    if not isinstance(raw, Sequence) or not raw:
+        raise SettingError("write a list of at least one text, or leave it out")
+    return tuple(_read_text(item) for item in raw)
+
+
+def _read_sizes(raw: object) -> tuple[tuple[str, int], ...]:
+    if not isinstance(raw, Mapping):
+        raise SettingError(f'is {describe(raw)}, not a table; write {{nvme = "1TiB"}}')
+    sizes = tuple((name, _read_size(value)) for name, value in raw.items())
+    if any(nbytes < 0 for _name, nbytes in sizes):
+        raise SettingError("holds a size below 0")
+    return sizes
+
+
 READERS: Final[Mapping[object, Callable[[object], object]]] = {
     str: _read_text,
     bool: _read_bool,
@@ -118,7 +135,9 @@ READERS: Final[Mapping[object, Callable[[object], object]]] = {
     float: _read_float,
     Path: _read_path,
     tuple[Path, ...]: _read_paths,
+    tuple[str, ...]: _read_texts,
     "bytes": _read_size,
+    "sizes": _read_sizes,
     "bytes/s": _read_rate,
     "seconds": _read_duration,
     "octal": _read_octal,

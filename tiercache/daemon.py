@@ -42,6 +42,7 @@ from tiercache.origin.hedge import HedgingOrigin
 from tiercache.origin.open import open_origin
 from tiercache.origin.protocol import Origin
 from tiercache.origin.retry import RetryingOrigin
+from tiercache.policy import EvictionPolicy
 from tiercache.prefetch.plans import Plans
 from tiercache.prefetch.prefetcher import Prefetcher
 from tiercache.prefetch.warm import Sources
@@ -181,9 +182,10 @@ async def open_stack(
         origin_identity=identity,
         kv=catalog.kv,
         boot_id=boot,
-        policy=policies_registry.make,
+        policy=partial(make_policy, config),
         heat=config.heat,
         move=config.move,
+        rules=config.rules,
         adopt=catalog.rebuilt is not None,
     )
     try:
@@ -272,6 +274,16 @@ def _holdings(stack: Stack, driver: Driver) -> HoldingOperations:
         stack.store.holdings,
         lambda: driver.status().get("passthrough_reason") or None,
     )
+
+
+def make_policy(config: Config, name: str, capacity: int) -> EvictionPolicy:
+    """Policy *name* for *capacity* bytes, with its `[policy.NAME]`; it forgets as heat does."""
+    table = next((table for table in config.policies if table.name == name), None)
+    place = None if table is None else table.entry_point
+    given: dict[str, object] = {} if table is None else dict(table.params)
+    if "half_life" in policies_registry.params_of(policies_registry.find(name, place)):
+        given.setdefault("half_life", config.heat.half_life_s)
+    return policies_registry.make(name, capacity, given, place)
 
 
 async def _sweep(catalog: Catalog, store: TierStore) -> None:

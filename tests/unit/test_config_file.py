@@ -19,6 +19,7 @@ from tiercache.config import (
     MountConfig,
     OriginConfig,
     PrefetchConfig,
+    RuleConfig,
     TierConfig,
     TransferConfig,
 )
@@ -33,6 +34,8 @@ from tiercache.config_file import (
     parse_config,
 )
 from tiercache.errors import ConfigError
+
+_LISTS = {"tiers", "rules", "policies"}
 
 EXAMPLE = Path(__file__).parents[2] / "tiercache.example.toml"
 
@@ -150,9 +153,9 @@ def test_the_example_is_valid():
 def test_the_example_names_every_setting_with_its_default():
     """Uncommenting every line changes nothing but what has no default."""
     text = EXAMPLE.read_text()
-    everything = tomllib.loads(re.sub(r"(?m)^#(?=[a-z_]+ = )", "", text))
+    everything = tomllib.loads(re.sub(r"(?m)^#(?=[a-z_]+ = |\[)", "", text))
     named = {
-        "": settings(Config).keys() - SECTIONS.keys() - {"tiers"},
+        "": settings(Config).keys() - SECTIONS.keys() - _LISTS,
         **{name: settings(kind).keys() for name, kind in SECTIONS.items()},
     }
     for section, keys in named.items():
@@ -165,6 +168,8 @@ def test_the_example_names_every_setting_with_its_default():
     assert full.catalog == short.catalog == CatalogConfig()
     assert dataclasses.replace(full.mount, uid=None, gid=None, log_file=None) == short.mount
     assert full.tiers == short.tiers
+    assert [settings(RuleConfig).keys()] == [rule.keys() for rule in everything["rule"]]
+    assert [dict(policy.params) for policy in full.policies] == [everything["policy"]["adaptive"]]
 
 
 # ---------------------------------------------------------------- what is wrong

@@ -13,16 +13,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tiercache.config import TierConfig
+from tiercache.config import RuleConfig, TierConfig
 from tiercache.policy import EvictionPolicy
 from tiercache.testing.data import check, pattern
 from tiercache.tier.store import Limits, Surroundings, TierStore
 from tiercache.tier.system import System
 from tiercache.types import BLOCK_SIZE, Inode, Kind, block_span
+from tiercache_policies.adaptive import Adaptive
 from tiercache_policies.lru import Lru
 from tiercache_policies.pin import Pin
 
-_POLICIES: dict[str, Callable[[int], EvictionPolicy]] = {"pin": Pin, "lru": Lru}
+_POLICIES: dict[str, Callable[[int], EvictionPolicy]] = {
+    "adaptive": Adaptive,
+    "lru": Lru,
+    "pin": Pin,
+}
 
 
 class MemoryKeyValues:
@@ -107,10 +112,16 @@ class Cache:
         identity: str = "s3://test",
         system: System | None = None,
         limits: Limits | None = None,
+        rules: Sequence[RuleConfig] = (),
         **tier: Any,
     ) -> None:
         """*layout*: number of paths of each tier. *tier*: fields of every TierConfig."""
-        settings: dict[str, Any] = {"capacity": 256 << 20, "reserve_free": 0, **tier}
+        settings: dict[str, Any] = {
+            "capacity": 256 << 20,
+            "reserve_free": 0,
+            "policy": "pin",
+            **tier,
+        }
         self.configs = [
             TierConfig(
                 name=f"tier{index}",
@@ -119,6 +130,7 @@ class Cache:
             )
             for index, paths in enumerate(layout)
         ]
+        self.rules = rules
         self.kv = MemoryKeyValues()
         self.boot = "boot-1"
         self.identity = identity
@@ -145,6 +157,7 @@ class Cache:
             kv=self.kv,
             boot_id=self.boot,
             policy=lambda name, capacity: _POLICIES[name](capacity),
+            rules=self.rules,
             adopt=adopt,
             around=Surroundings(now=self.clock, system=self.system, limits=self.limits),
         )

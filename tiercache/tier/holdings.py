@@ -15,6 +15,7 @@ from tiercache.tier.pins import Pins, whole_size
 from tiercache.tier.removal import Removal
 from tiercache.tier.residency import Residency
 from tiercache.tier.room import Room
+from tiercache.tier.ruling import Ruling
 from tiercache.tier.table import Table
 from tiercache.tier.tier import Tier
 from tiercache.tier.usage import Usage
@@ -32,6 +33,7 @@ class Holdings:
         tiers: list[Tier],
         parts: tuple[Table, Removal, Room, Exchange],
         pins: Pins,
+        ruling: Ruling,
         usage: Usage,
         around: Surroundings,
     ) -> None:
@@ -39,6 +41,7 @@ class Holdings:
         self._table, self._removal, self._room, self._exchange = parts
         self._usage = usage
         self._now = around.now
+        self._ruling = ruling
         self.pins = pins
 
     # -- pins ------------------------------------------------------------------------------------
@@ -155,6 +158,7 @@ class Holdings:
         item = self._table.get(obj)
         pin = self.pins.get(obj)
         tier = None if item is None else item.tier
+        rule = self._ruling.rule(self._ruling.number(obj))
         why = self._no_passthrough(item)
         return {
             "path": _text(obj.key),
@@ -169,6 +173,7 @@ class Holdings:
             else 0.0,
             "pinned": pin is not None,
             "pinned_to": pin.tier if pin is not None else None,
+            "rule": rule.name if rule is not None else None,
             "reason": self._reason(item, pinned=pin is not None),
         }
 

@@ -205,7 +205,7 @@ class Moves:
     def _switch(self, item: Residency, target: Place, copy: Copy, stat: os.stat_result) -> None:
         new = Residency(item.ino, item.size, item.name)
         new.settle(target)
-        new.group, new.pinned = item.group, item.pinned
+        new.group, new.pinned, new.rule = item.group, item.pinned, item.rule
         new.present, new.sums, new.left = copy.present, copy.sums, item.left
         new.file_id, new.ctime_ns = stat.st_ino, stat.st_ctime_ns
         new.moved_at = self._around.now()

@@ -5,6 +5,7 @@
     Tk <ino:8>              bytes of an unlinked file that the kernel still holds
     Tu <place:8>            totals of one tier path, consistent with the headers
     Tw <tier name>          bytes written to a tier today
+    Tq <tier name>          bytes that each rule has in a tier, consistent with the headers
     Tc                      present after a clean stop
 
 A segment is 1,024 blocks: one byte of presence and eight of xxh3-64 per block, so an object of
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import xxhash
@@ -26,9 +28,10 @@ CLEAN_KEY = b"Tc"
 HEADER_PREFIX, KEPT_PREFIX = b"Th", b"Tk"
 
 _VERSION = 3
-_HEADER = struct.Struct("<BBxx8s20sQQQq8sQ")
+_HEADER = struct.Struct("<BBH8s20sQQQq8sQ")
 _KEPT = struct.Struct("<8sQ")
 _TOTALS = struct.Struct("<QQQ")
+_SHARE = struct.Struct("<HQ")
 _SUM = struct.Struct("<Q")
 
 _COMPLETE, _SIDECAR, _PINNED = 1, 2, 4
@@ -39,7 +42,8 @@ class Header:
     """Binds an object's presence to one data file.
 
     `ctime_ns` and `boot` say which state of the file was verified, and in which boot; zero unless
-    the object is complete and was verified as a whole. `group` numbers its dataset.
+    the object is complete and was verified as a whole. `group` numbers its dataset, `rule` the rule
+    under which it was admitted, 0 for none.
     """
 
     place: bytes
@@ -50,6 +54,7 @@ class Header:
     ctime_ns: int = 0
     boot: bytes = bytes(8)
     group: int = 0
+    rule: int = 0
     complete: bool = False
     sidecar: bool = False
     pinned: bool = False
@@ -89,6 +94,24 @@ def budget_key(tier: str) -> bytes:
     return b"Tw" + tier.encode()
 
 
+def shares_key(tier: str) -> bytes:
+    """Key of the bytes that rules have in a tier."""
+    return b"Tq" + tier.encode()
+
+
+def encode_shares(shares: Mapping[int, int]) -> bytes:
+    """The record of the bytes of each rule."""
+    return seal(b"".join(_SHARE.pack(rule, nbytes) for rule, nbytes in shares.items() if nbytes))
+
+
+def decode_shares(record: bytes | None) -> dict[int, int]:
+    """Bytes by rule; empty when they are not known."""
+    payload = unseal(record)
+    if payload is None or len(payload) % _SHARE.size:
+        return {}
+    return dict(_SHARE.iter_unpack(payload))
+
+
 def key_ino(key: bytes) -> int:
     """The inode number in a header's or a kept note's key."""
     return int.from_bytes(key[2:10], "big")
@@ -106,6 +129,7 @@ def encode_header(header: Header, segment: bytes) -> bytes:
     fixed = _HEADER.pack(
         _VERSION,
         flags,
+        header.rule,
         header.place,
         header.digest,
         header.file_id,
@@ -123,9 +147,8 @@ def decode_header(record: bytes | None) -> tuple[Header, bytes] | None:
     payload = unseal(record)
     if payload is None or len(payload) < _HEADER.size or payload[0] != _VERSION:
         return None
-    _, flags, place, digest, file_id, size, charged, ctime_ns, boot, group = _HEADER.unpack_from(
-        payload
-    )
+    fields = _HEADER.unpack_from(payload)
+    _, flags, rule, place, digest, file_id, size, charged, ctime_ns, boot, group = fields
     header = Header(
         place,
         digest,
@@ -135,6 +158,7 @@ def decode_header(record: bytes | None) -> tuple[Header, bytes] | None:
         ctime_ns,
         boot,
         group,
+        rule,
         complete=bool(flags & _COMPLETE),
         sidecar=bool(flags & _SIDECAR),
         pinned=bool(flags & _PINNED),

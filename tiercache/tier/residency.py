@@ -48,6 +48,7 @@ class Residency:
         "recent",
         "refused",
         "reservations",
+        "rule",
         "sidecar",
         "size",
         "spare",
@@ -82,6 +83,7 @@ class Residency:
         self.dead = False
         self.opening: Lock | None = None  # held while a reservation opens the file, and to die
         self.barred = False  # its file could not be opened just now
+        self.rule = 0  # number of the rule that speaks for it
         self.group = 0  # number of its dataset
         self.pinned = False  # nobody's victim, and of no interest to a policy
         self.moved_at = 0.0  # when it came to its tier from another

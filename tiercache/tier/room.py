@@ -16,6 +16,7 @@ from tiercache.tier.limits import Surroundings
 from tiercache.tier.place import Place
 from tiercache.tier.removal import Removal
 from tiercache.tier.residency import Residency
+from tiercache.tier.ruling import Ruling
 from tiercache.tier.table import Table
 from tiercache.tier.tier import Tier
 from tiercache.types import Inode
@@ -29,11 +30,17 @@ class Room:
     """Admission to the chain of tiers. On the loop."""
 
     def __init__(
-        self, tiers: list[Tier], table: Table, removal: Removal, around: Surroundings
+        self,
+        tiers: list[Tier],
+        table: Table,
+        removal: Removal,
+        ruling: Ruling,
+        around: Surroundings,
     ) -> None:
         self._tiers = tiers
         self._table = table
         self._removal = removal
+        self._ruling = ruling
         self._now = around.now
         self._limits = around.limits
         self.on_wanted: Callable[[], None] = lambda: None
@@ -49,13 +56,15 @@ class Room:
         if not item.charged:
             need += overhead(item.blocks, len(obj.key))
         if item.place is not None:
-            fits = self._make_room(item.place, need, pinned=item.pinned)
+            over = self._ruling.refusal(item, item.place.tier, need)
+            fits = over is None and self._make_room(item.place, need, pinned=item.pinned)
         else:
             whole = allocated(item.size) + overhead(item.blocks, len(obj.key))
             fits = self._settle(item, need, whole)
         if not fits or item.place is None:
             return None
         item.place.spend(need)
+        item.place.tier.share_reserved[item.rule] += need
         return need
 
     def _settle(self, item: Residency, need: int, whole: int) -> bool:
@@ -103,6 +112,9 @@ class Room:
             return "too large"
         if not tier.budget.allows(whole, self._now()):
             return "write budget"
+        ruled = self._ruling.refusal(item, tier, whole)
+        if ruled is not None:
+            return ruled
         if item.refused >> tier.level & 1:
             return "policy"
         if item.pinned or tier.policy.wants(item.ino, whole, item.group, self._now()):

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from tiercache.config import HeatConfig, MoveConfig, TierConfig
+from tiercache.config import HeatConfig, MoveConfig, RuleConfig, TierConfig
 from tiercache.policy import EvictionPolicy
 from tiercache.tier.audit import Audit
 from tiercache.tier.exchange import Exchange
@@ -27,11 +27,19 @@ from tiercache.tier.moving import Moves
 from tiercache.tier.pins import Pins
 from tiercache.tier.place import Place, read_usage
 from tiercache.tier.reader import Reader
-from tiercache.tier.records import CLEAN_KEY, budget_key, decode_totals, totals_key
+from tiercache.tier.records import (
+    CLEAN_KEY,
+    budget_key,
+    decode_shares,
+    decode_totals,
+    shares_key,
+    totals_key,
+)
 from tiercache.tier.removal import Removal
 from tiercache.tier.reservation import Reservation
 from tiercache.tier.residency import Residency
 from tiercache.tier.room import Room
+from tiercache.tier.ruling import Ruling
 from tiercache.tier.table import Table
 from tiercache.tier.tier import Tier
 from tiercache.tier.usage import Usage
@@ -55,6 +63,7 @@ class TierStore:
         *,
         heat: HeatConfig,
         move: MoveConfig,
+        rules: Sequence[RuleConfig],
         adopt: bool,
     ) -> None:
         self.tiers = tiers
@@ -64,7 +73,9 @@ class TierStore:
         self._files = OpenFiles(around.system, around.limits.fds)
         self._table = Table(kv, places, namer, boot_id, self._files, around)
         self._removal = Removal(self._table, self._files, around)
-        room = Room(tiers, self._table, self._removal, around)
+        ruling = Ruling(rules)
+        self._table.rule_of = ruling.number
+        room = Room(tiers, self._table, self._removal, ruling, around)
         self.usage = Usage(heat, kv, around.limits.heats, around.now())
         self._table.group_of = self.usage.group_of
         self._reader = Reader(self._table, self._files, self._removal, around)
@@ -91,12 +102,13 @@ class TierStore:
         self.exchange = Exchange(
             tiers, (self._table, self._removal, room, moves), self.usage, move, around
         )
-        pins = Pins(tiers, self._table, kv, around.limits.pins)
+        pins = Pins(tiers, self._table, kv, ruling, around.limits.pins)
         room.home_of = pins.home
         self.holdings = Holdings(
             tiers,
             (self._table, self._removal, room, self.exchange),
             pins,
+            ruling,
             self.usage,
             around,
         )
@@ -112,6 +124,7 @@ class TierStore:
         policy: Callable[[str, int], EvictionPolicy],
         heat: HeatConfig | None = None,
         move: MoveConfig | None = None,
+        rules: Sequence[RuleConfig] = (),
         adopt: bool = False,
         around: Surroundings | None = None,
     ) -> TierStore:
@@ -134,6 +147,7 @@ class TierStore:
             around,
             heat=heat or HeatConfig(),
             move=move or MoveConfig(),
+            rules=rules,
             adopt=adopt,
         )
         for tier in chain:
@@ -157,6 +171,7 @@ class TierStore:
             if adopt or not clean or totals is None:
                 unclean.append(place)
         for tier in self.tiers:
+            tier.shares.update(decode_shares(self._kv.get(shares_key(tier.name))))
             tier.budget.restore(self._kv.get(budget_key(tier.name)))
         self._removal.recall(self._kv, places)
         return unclean

@@ -30,12 +30,14 @@ from tiercache.tier.records import (
     decode_segment,
     encode_header,
     encode_segment,
+    encode_shares,
     encode_totals,
     header_key,
     key_ino,
     seal,
     segment_key,
     segments,
+    shares_key,
     totals_key,
     unseal,
 )
@@ -77,6 +79,7 @@ class Table:
         self._extra: dict[bytes, bytes | None] = {}
         self.adopt: Adopt | None = None
         self.group_of: Callable[[bytes], int] = lambda _key: 0
+        self.rule_of: Callable[[Inode], int] = lambda _obj: 0
         self.is_pinned: Callable[[Inode], bool] = lambda _obj: False
         self.on_lost: Callable[[Residency], object] = lambda _item: None
         self.on_dirty: Callable[[], None] = lambda: None
@@ -198,7 +201,7 @@ class Table:
 
     def _load(self, obj: Inode) -> Residency:
         item = Residency(obj.ino, obj.size, self._namer.digest(obj.key, obj.etag).hex())
-        item.group = self.group_of(obj.key)
+        item.group, item.rule = self.group_of(obj.key), self.rule_of(obj)
         if not obj.size:
             return item
         item.pinned = self.is_pinned(obj)
@@ -256,7 +259,7 @@ class Table:
     def _fill(self, item: Residency, header: Header, segment: bytes) -> None:
         item.settle(self._places[header.place])
         item.file_id, item.charged, item.sidecar = header.file_id, header.charged, header.sidecar
-        item.group, item.pinned = header.group, header.pinned
+        item.group, item.pinned, item.rule = header.group, header.pinned, header.rule
         for index in range(segments(item.blocks)):
             payload = self._segment(item.ino, index) if index else segment
             decode_segment(payload, item.present, item.sums, index)
@@ -276,6 +279,7 @@ class Table:
             item.place.totals.objects += 1
         item.charged += nbytes
         item.place.totals.nbytes += nbytes
+        item.place.tier.share(item.rule, nbytes)
         if item.pinned:
             item.place.tier.pin(nbytes)
 
@@ -306,6 +310,7 @@ class Table:
         if item.charged:
             totals.objects = max(0, totals.objects - 1)
         totals.nbytes = max(0, totals.nbytes - item.charged)
+        item.place.tier.share(item.rule, -item.charged)
         totals.blocks = max(0, totals.blocks - (item.blocks - item.left))
 
     # -- persisting ------------------------------------------------------------------------------
@@ -352,6 +357,8 @@ class Table:
             items += self._records(item)
         items += self._extra.items()
         items += ((totals_key(ident), _totals(p)) for ident, p in self._places.items())
+        tiers = {place.tier.name: place.tier for place in self._places.values()}
+        items += ((shares_key(tier.name), encode_shares(tier.shares)) for tier in tiers.values())
         self._kv.put_many(items)
         for item in self._dirty:
             item.dirty.clear()
@@ -371,6 +378,7 @@ class Table:
             ctime_ns=item.ctime_ns if item.proven else 0,
             boot=self._boot if item.proven else bytes(8),
             group=item.group,
+            rule=item.rule,
             complete=item.complete,
             sidecar=item.sidecar,
             pinned=item.pinned,

@@ -57,6 +57,9 @@ class Tier:
         )
         #: Bytes of pinned objects, of which the policy knows nothing.
         self.pinned = 0
+        #: Bytes here of objects under each rule, by its number, and those reserved for them.
+        self.shares: Counter[int] = Counter()
+        self.share_reserved: Counter[int] = Counter()
         #: Bytes that pinned objects take when all of them are local.
         self.promised = 0
         #: Bytes whose files a thread is about to unlink.
@@ -92,6 +95,11 @@ class Tier:
         """*nbytes* more (or less) belong to pinned objects."""
         self.pinned += nbytes
         self._resize()
+
+    def share(self, rule: int, nbytes: int) -> None:
+        """*nbytes* more (or less) belong to objects under *rule*."""
+        if rule:
+            self.shares[rule] = max(0, self.shares[rule] + nbytes)
 
     def promise(self, nbytes: int) -> None:
         """*nbytes* more (or less) are promised to pinned objects, local or not."""

@@ -94,12 +94,16 @@ class Writer:
         item.put(block, checksum, verified=not item.tier.always_verify)
         self._table.mark(item, block)
 
-    @staticmethod
-    def _spend(reservation: Reservation, cost: int) -> None:
+    def _spend(self, reservation: Reservation, cost: int) -> None:
         """Promised bytes became resident ones."""
-        used = min(cost, reservation.nbytes)
-        reservation.nbytes -= used
-        reservation.place.reserved -= used
+        self._give_back(reservation, min(cost, reservation.nbytes))
+
+    @staticmethod
+    def _give_back(reservation: Reservation, nbytes: int) -> None:
+        """*nbytes* are promised no more."""
+        reservation.nbytes -= nbytes
+        reservation.place.reserved -= nbytes
+        reservation.place.tier.share_reserved[reservation.item.rule] -= nbytes
 
     def _completed(self, reservation: Reservation, obj: Inode) -> None:
         item = reservation.item
@@ -115,8 +119,7 @@ class Writer:
         item = reservation.item
         if reservation.fd >= 0:
             self._settle_file(reservation)
-        reservation.place.reserved -= reservation.nbytes
-        reservation.nbytes = 0
+        self._give_back(reservation, reservation.nbytes)
         self._release(item)
 
     def _settle_file(self, reservation: Reservation) -> None:
