@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.machine import facts
+from bench.mlperf import WORKLOADS
 from bench.rows import report, table
-from bench.scenarios import SCENARIOS, Options
+from bench.scenarios import SCENARIOS, Options, Training
 from bench.workspace import SCALES, say
+from tiercache.config_units import parse_size
 from tiercache.errors import TierCacheError
 
 ALL = "all"
@@ -23,10 +25,19 @@ ALL = "all"
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the scenario that the command line names; returns the exit status."""
-    parsed = _parser().parse_args(arguments)
+    parser = _parser()
+    parsed = parser.parse_args(arguments)
+    if parsed.workload and parsed.name != "mlperf":
+        parser.error(f"{parsed.name} has no workloads, mlperf has")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # unwinds, so that mounts go away
     scale = SCALES[parsed.scale]
-    options = Options(scale, parsed.rounds or scale.rounds, parsed.dir, parsed.driver)
+    training = Training(
+        (parsed.workload,) if parsed.workload else tuple(WORKLOADS),
+        parsed.accelerators,
+        parsed.dataset_size,
+    )
+    rounds = parsed.rounds or scale.rounds
+    options = Options(scale, rounds, parsed.dir, parsed.driver, training)
     machine = facts(parsed.dir or Path("/var/tmp"))
     names = list(SCENARIOS) if parsed.name == ALL else [parsed.name]
     try:
@@ -51,6 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("name", choices=[*SCENARIOS, ALL], help="what to measure")
+    parser.add_argument("workload", nargs="?", choices=list(WORKLOADS), help="of mlperf; all")
+    parser.add_argument("--accelerators", type=int, default=1, metavar="N", help="of mlperf")
+    parser.add_argument("--dataset-size", type=parse_size, metavar="SIZE", help="of mlperf")
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON; - is stdout")
     parser.add_argument("--plot", metavar="FILE", type=Path, help="draw the ratios as a PNG")
     parser.add_argument("--rounds", type=_rounds, help="pairs per row, at least 5")

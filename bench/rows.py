@@ -115,7 +115,7 @@ def readable(value: float, unit: str) -> str:
     """A figure for people: `2.31 GB/s`, `14.2 K IO/s`."""
     for limit, prefix in ((1e9, "G"), (1e6, "M"), (1e3, "K")):
         if value >= limit:
-            gap = "" if unit.startswith("B/") else " "
+            gap = "" if unit.startswith("B") else " "
             return f"{value / limit:.2f} {prefix}{gap}{unit}"
     return f"{value:.1f} {unit}"
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench import cold, hot, policy, policy_mount
+from bench import cold, hot, mlperf, policy, policy_mount
 from bench.rows import Row
 from bench.store import Store, fill
 from bench.work import READERS
@@ -18,6 +18,15 @@ from tiercache.types import GIB
 
 
 @dataclass(frozen=True, slots=True)
+class Training:
+    """What `mlperf` is to run: workloads, accelerators, bytes of each workload's data."""
+
+    workloads: Sequence[str] = tuple(mlperf.WORKLOADS)
+    accelerators: int = 1
+    dataset_size: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     """What the command line said. `rounds` is the number of pairs per row."""
 
@@ -25,6 +34,7 @@ class Options:
     rounds: int
     directory: Path | None = None
     driver: str = "auto"
+    training: Training = field(default_factory=Training)
 
     @property
     def mount_options(self) -> list[str]:
@@ -70,9 +80,45 @@ def run_policy(options: Options) -> list[Row]:
         return [*rows, *policy_mount.measure(epochs, home, options.mount_options)]
 
 
+def run_mlperf(options: Options) -> list[Row]:
+    """Training epochs from a cold and a hot mount and from the native directory."""
+    return [row for name in options.training.workloads for row in _run_workload(name, options)]
+
+
+def _run_workload(name: str, options: Options) -> list[Row]:
+    training = options.training
+    workload, size = mlperf.WORKLOADS[name], training.dataset_size or MLPERF_SIZE
+    if options.scale.smoke:
+        workload, size = workload.shrunk(MLPERF_SHRINK), size // MLPERF_SHRINK
+    samples = mlperf.Samples.of(workload, size, training.accelerators)
+    with (
+        workspace(options.directory, 3 * samples.size + 2 * GIB) as home,
+        SeaweedServer(home / "server") as server,
+    ):
+        native = home / "native"
+        native.mkdir()
+        say(f"storing {samples.size / 1e9:.2f} GB of {name} in SeaweedFS")
+        samples.write(native)
+        fill(server, native, list(samples.files))
+        dataset = Dataset(options.scale)
+        store = Store(server, dataset, home, server.endpoint_url, options.mount_options)
+        rounds = max(5, options.rounds // 2)
+        return mlperf.measure(store, samples, native, training.accelerators, rounds)
+
+
+#: Bytes of a workload's data, unless the command line says: steps enough to stall in.
+MLPERF_SIZE = 1 * GIB
+#: By how much less the small scale is.
+MLPERF_SHRINK = 32
+
 Scenario = Callable[[Options], Sequence[Row]]
 
-SCENARIOS: dict[str, Scenario] = {"hot": run_hot, "cold": run_cold, "policy": run_policy}
+SCENARIOS: dict[str, Scenario] = {
+    "hot": run_hot,
+    "cold": run_cold,
+    "mlperf": run_mlperf,
+    "policy": run_policy,
+}
 
 
 def _gigabytes(dataset: Dataset) -> float:
