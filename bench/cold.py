@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from bench import cold_tls, nginx
+from bench import cold_tls, nginx, peers
 from bench.link import REAL_LINK, Link
 from bench.rows import Pair, Row, one_pair
 from bench.store import Cpu, Store
@@ -58,7 +58,12 @@ def measure(store: Store, rounds: int) -> list[Row]:
         rows.append(cold_tls.measure(store, rounds))
     else:
         say("cold.tls is left out: it needs nginx, a server that is not the limit")
-    return rows
+    return [*rows, *peers.measure(store, fewer(rounds))]
+
+
+def fewer(rounds: int) -> int:
+    """For what takes long or varies little: half of the rounds, but 5 at least."""
+    return max(5, rounds // 2)
 
 
 def _direct(store: Store, rounds: int) -> list[Row]:
@@ -68,12 +73,11 @@ def _direct(store: Store, rounds: int) -> list[Row]:
 
 
 def _behind_link(store: Store, rounds: int) -> list[Row]:
-    """The rate of a link is steady, so that fewer rounds do, but 5 at least."""
     with Link(store.url, REAL_LINK) as link:
         far = replace(store, url=link.endpoint_url, others={"link": link.pid})
         todo = works(store.dataset)
         contests = [Contest(far, work, "cold.link", LINK_CONNECTIONS) for work in todo]
-        return list(map(_of_link, run(far, contests, max(5, rounds // 2))))
+        return list(map(_of_link, run(far, contests, fewer(rounds))))
 
 
 def works(dataset: Dataset) -> list[Work]:

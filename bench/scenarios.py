@@ -102,7 +102,7 @@ def _run_workload(name: str, options: Options) -> list[Row]:
         fill(server, native, list(samples.files))
         dataset = Dataset(options.scale)
         store = Store(server, dataset, home, server.endpoint_url, options.mount_options)
-        rounds = max(5, options.rounds // 2)
+        rounds = cold.fewer(options.rounds)
         return mlperf.measure(store, samples, native, training.accelerators, rounds)
 
 
