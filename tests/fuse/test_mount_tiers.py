@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
+import json
+import random
+import subprocess
 import time
 from dataclasses import replace
 
 import pytest
 
 from tiercache.testing.data import check
-from tiercache.types import MIB
+from tiercache.testing.mounting import COMMAND
+from tiercache.types import KIB, MIB
 
 pytestmark = pytest.mark.mount
 
 
 @pytest.fixture
 def tiered(bucket, tmp_path):
-    """`tiered(nvme_mib, **move)`: a mount of the bucket over two tiers."""
+    """`tiered(nvme_kib, hdd_kib, ...)`: a mount of the bucket over one tier or two."""
 
-    def mount(nvme_mib, policy="lru", **move):
-        lines = []
-        for name, mib in (("nvme", nvme_mib), ("hdd", 256)):
-            lines += [
-                "[[tier]]",
-                f'name = "{name}"',
-                f'paths = ["{tmp_path / name}"]',
-                f'capacity = "{mib}MiB"',
-                'reserve_free = "0"',
-                f'policy = "{policy}"',
-            ]
+    def mount(nvme, hdd=256 * KIB, policy="lru", half_life="6h", **move):
+        lines = ["[heat]", f'half_life = "{half_life}"']
+        for name, kib in (("nvme", nvme), ("hdd", hdd)):
+            if kib:
+                lines += [
+                    "[[tier]]",
+                    f'name = "{name}"',
+                    f'paths = ["{tmp_path / name}"]',
+                    f'capacity = "{kib}KiB"',
+                    'reserve_free = "0"',
+                    f'policy = "{policy}"',
+                ]
         move = {"interval": "100ms", "backoff": "never", "residence": "0s", **move}
         lines += ["[move]", *(f"{key} = {_toml(value)}" for key, value in move.items())]
         config = tmp_path / "tiers.toml"
@@ -64,7 +69,7 @@ def wait_for(mount, condition):
 def test_what_does_not_fit_above_goes_down_and_is_still_local(bucket, tiered):
     for n in range(19):
         bucket.put(f"f{n:02}", MIB, n)
-    mount = tiered(20)
+    mount = tiered(20 * KIB)
     for n in range(19):
         read(mount, f"f{n:02}", n)
     found = wait_for(mount, lambda seen: seen["nvme"]["used"] <= seen["nvme"]["low_water"])
@@ -79,9 +84,102 @@ def test_what_does_not_fit_above_goes_down_and_is_still_local(bucket, tiered):
 def test_a_dry_run_moves_nothing(bucket, tiered):
     for n in range(19):
         bucket.put(f"f{n:02}", MIB, n)
-    mount = tiered(20, dry_run=True)
+    mount = tiered(20 * KIB, dry_run=True)
     for n in range(19):
         read(mount, f"f{n:02}", n)
     time.sleep(0.5)
     assert tiers(mount)["nvme"]["demotions"] == 0
     assert tiers(mount)["hdd"]["objects"] == 0
+
+
+def where(mount, name):
+    command = [*COMMAND, "where", str(mount.mountpoint / name), "--json"]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, timeout=60).stdout)[
+        0
+    ]
+
+
+def test_what_was_demoted_and_becomes_hot_goes_up_whole_and_is_passed_through(bucket, tiered):
+    for n in range(19):
+        bucket.put(f"f{n:02}", MIB, n)
+    mount = tiered(20 * KIB)
+    for n in range(19):
+        read(mount, f"f{n:02}", n)
+    wait_for(mount, lambda seen: seen["nvme"]["used"] <= seen["nvme"]["low_water"])
+    assert where(mount, "f00")["tier"] == "hdd"
+    for _ in range(8):
+        read(mount, "f00", 0)
+    found = wait_for(mount, lambda seen: seen["hdd"]["promotions"] >= 1)
+    assert found["hdd"]["promotions"] == 1
+    for remount in (False, True):
+        if remount:
+            mount.unmount()
+            mount.mount()
+        facts = where(mount, "f00")
+        assert (facts["tier"], facts["resident_bytes"]) == ("nvme", MIB)
+        assert facts["passthrough"], facts["passthrough_reason"]
+        before = mount.status()["counters"]
+        read(mount, "f00", 0)
+        after = mount.status()["counters"]
+        assert after["opens"] == before["opens"] + 1
+        assert after["reads"] == before["reads"], "the kernel read it without us"
+        assert after["origin_bytes"] == before["origin_bytes"]
+
+
+#: Files of 1 MiB in a dataset, and what one takes of a tier.
+FILES = 40
+ONE_KIB = KIB + 8
+
+
+class Epochs:
+    """Reads whole datasets in shuffled order and says what came from the origin."""
+
+    def __init__(self, bucket):
+        self.mount = None
+        self._random = random.Random(7)
+        for number, name in enumerate(("one", "two")):
+            for n in range(FILES):
+                bucket.put(f"{name}/{n:02}", MIB, 100 * number + n)
+
+    def read(self, name, count=FILES):
+        """Share of dataset *name* that the origin had to send."""
+        order = self._random.sample(range(count), count)
+        before = self.mount.status()["counters"]["origin_bytes"]
+        for n in order:
+            read(self.mount, f"{name}/{n:02}", 100 * (name == "two") + n)
+        return (self.mount.status()["counters"]["origin_bytes"] - before) / (FILES * MIB)
+
+
+@pytest.fixture
+def epochs(bucket):
+    return Epochs(bucket)
+
+
+@pytest.mark.parametrize("hdd", [0, 10])
+def test_e12_epochs_larger_than_the_tiers_miss_only_what_does_not_fit(tiered, epochs, hdd):
+    epochs.mount = tiered(20 * ONE_KIB, hdd * ONE_KIB, policy="adaptive")
+    fraction = (20 + hdd) * ONE_KIB / (FILES * KIB)
+    epochs.read("one")
+    shares = [epochs.read("one") for _ in range(3)]
+    assert all(share <= (1 - fraction) * 1.03 for share in shares), shares
+
+
+def test_one_pass_over_cold_data_does_not_displace_the_hot_set(tiered, epochs):
+    epochs.mount = tiered(20 * ONE_KIB, 0, policy="adaptive")
+    fraction = 20 * ONE_KIB / (FILES * KIB)
+    for _ in range(3):
+        epochs.read("one")
+    epochs.read("two")
+    share = epochs.read("one")
+    assert share <= (1 - fraction) * 1.03
+
+
+def test_dataset_that_becomes_hot_has_the_space_after_two_epochs(tiered, epochs):
+    epochs.mount = tiered(20 * ONE_KIB, 0, policy="adaptive", half_life="1s")
+    fraction = 20 * ONE_KIB / (FILES * KIB)
+    for _ in range(2):
+        epochs.read("one")
+    for _ in range(2):
+        epochs.read("two")
+    share = epochs.read("two")
+    assert share <= (1 - fraction) * 1.03
