@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench import cold, hot, mlperf, policy, policy_mount
+from bench import cold, cpu, hot, mlperf, policy, policy_mount
 from bench.rows import Row
 from bench.store import Store, fill
 from bench.work import READERS
@@ -57,19 +58,33 @@ def run_hot(options: Options) -> list[Row]:
 
 def run_cold(options: Options) -> list[Row]:
     """An S3 server on loopback, read through fresh mounts and by a plain parallel client."""
+    with _filled(options) as store:
+        return cold.measure(store, options.rounds)
+
+
+def run_cpu(options: Options) -> list[Row]:
+    """Where the CPU time of a cold stream goes. No rows without nginx and perf."""
+    if not cpu.usable():
+        say("cpu is left out: it needs nginx and perf")
+        return []
+    with _filled(options) as store:
+        return cpu.measure(store, options.rounds)
+
+
+@contextmanager
+def _filled(options: Options) -> Iterator[Store]:
     dataset = Dataset(options.scale, streams=READERS)
     with (
         workspace(options.directory, _needed(dataset, copies=3)) as home,
         SeaweedServer(home / "server") as server,
     ):
-        store = Store(server, dataset, home, server.endpoint_url, options.mount_options)
         tree = home / "tree"
         tree.mkdir()
         say(f"storing {_gigabytes(dataset):.2f} GB in SeaweedFS")
         write_tree(dataset, tree)
         fill(server, tree, list(dataset.sizes()))
         shutil.rmtree(tree)
-        return cold.measure(store, options.rounds)
+        yield Store(server, dataset, home, server.endpoint_url, options.mount_options)
 
 
 def run_policy(options: Options) -> list[Row]:
@@ -116,6 +131,7 @@ Scenario = Callable[[Options], Sequence[Row]]
 SCENARIOS: dict[str, Scenario] = {
     "hot": run_hot,
     "cold": run_cold,
+    "cpu": run_cpu,
     "mlperf": run_mlperf,
     "policy": run_policy,
 }
