@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -62,7 +63,8 @@ class Configured:
         )
 
     def tier(self):
-        return self.mount.status()["tiers"][0]
+        # On a busy machine the worker may not answer in time; those who wait ask again.
+        return (self.mount.status()["tiers"] or [{"capacity": None}])[0]
 
     def holder(self):
         return self.mount.status()["holder"]["pid"]
@@ -106,7 +108,7 @@ def test_what_is_live_is_applied_and_what_is_not_is_named(bucket, configured):
     # The command line still wins over the file: metadata_ttl did not change.
     assert names(answer["applied"]) == ["tier[0].capacity", "transfer.bandwidth"]
     assert answer["remount"] == [{"name": "mount.umask", "before": '"0o022"', "after": '"0o077"'}]
-    mounted.until(lambda: mounted.tier()["used"] <= 8 * MIB)
+    mounted.until(lambda: mounted.tier().get("used", 64 * MIB) <= 8 * MIB)
     assert mounted.tier()["capacity"] == 8 * MIB
     check((mounted.mount.mountpoint / "f03").read_bytes(), 0, 3)
     status, answer = mounted.reload()
@@ -186,11 +188,13 @@ def test_the_time_that_readers_get_changes_in_the_holder(bucket, configured):
     mounted.write()
     assert names(mounted.reload()[1]["applied"]) == ["mount.stop_timeout"]
     processes = mounted.mount.processes()
-    with open(mounted.mount.mountpoint / "f", "rb", buffering=0) as file:
-        check(file.read(4096), 0, 5)
-        processes[0].terminate()
-        _, alive = psutil.wait_procs(processes, timeout=30)
-        assert not alive
+    file = os.open(mounted.mount.mountpoint / "f", os.O_RDONLY)
+    check(os.read(file, 4096), 0, 5)
+    processes[0].terminate()
+    _, alive = psutil.wait_procs(processes, timeout=30)
+    assert not alive
+    with contextlib.suppress(OSError):  # its connection is gone
+        os.close(file)
 
 
 def test_another_file_becomes_the_mounts_own(configured, tmp_path):
