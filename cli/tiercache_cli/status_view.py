@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console
 from rich.markup import escape
@@ -49,6 +49,7 @@ def _facts(report: Report) -> Iterable[tuple[str, str]]:
     if report["uptime_s"] is not None:
         yield "uptime", duration(report["uptime_s"])
     yield "processes", _processes(report)
+    yield from _bypassed(report["tiers"] or ())
     yield from _recording(report["worker_facts"].get("trace"))
     for warning in report["warnings"]:
         yield "warning", warning
@@ -83,23 +84,43 @@ def _processes(report: Report) -> str:
     )
 
 
+#: Columns that are shown when a tier has something in them.
+_COUNTS: Final = {"promotions": "moved up", "demotions": "moved down", "evictions": "evicted"}
+
+
 def _tiers(report: Report) -> Table:
+    tiers = report["tiers"]
+    counts = [name for name in _COUNTS if any(tier.get(name) for tier in tiers)]
+    pins = any(tier.get("promised") or tier.get("pinned") for tier in tiers)
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("  tier")
     for name in ("used", "capacity", "fill", "served"):
         table.add_column(name, justify="right")
+    for name in ("pinned",) * pins + tuple(_COUNTS[name] for name in counts):
+        table.add_column(name, justify="right")
     table.add_column("state")
-    for tier in report["tiers"]:
+    for tier in tiers:
         table.add_row(
             f"  {escape(tier['name'])}",
             size(tier["used"]),
             size(tier["capacity"]),
             _share(tier["used"], tier["capacity"]),
             size(tier["hit_bytes"]),
+            *(size(tier["pinned"]) for _ in range(pins)),
+            *(str(tier[name]) for name in counts),
             escape(_tier_state(tier)),
         )
-    table.add_row("  origin", "", "", "", size(report["hit_bytes"]["origin"]), "")
+    table.add_row("  origin", "", "", "", size(report["hit_bytes"]["origin"]))
     return table
+
+
+def _bypassed(tiers: Iterable[dict[str, Any]]) -> Iterable[tuple[str, str]]:
+    """How often each tier took no newcomer, and why, the commonest reason first."""
+    for tier in tiers:
+        if found := tier.get("bypass_reasons"):
+            reasons = sorted(found.items(), key=lambda item: -item[1])
+            text = ", ".join(f"{count} x {why}" for why, count in reasons)
+            yield "bypassed", f"{tier['name']} took no newcomer: {text}"
 
 
 def _tier_state(tier: dict[str, Any]) -> str:
