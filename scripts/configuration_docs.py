@@ -33,7 +33,8 @@ rates bytes per second or text like `"500MiB/s"`; durations are seconds or text 
 Keys are read when a mount starts. `tiercache reload MOUNTPOINT`, or SIGHUP to its holder, reads the
 file again under the options that the mount was started with: a file with anything wrong in it
 changes nothing, keys marked *live* take effect at once, and of the others the answer says that they
-need a remount. Live keys of a tier are applied while its name and paths stay the same.
+need a remount. Live keys of a tier are applied while its name and paths stay the same. What the
+kernel was told of a name it believes for the time it was told then, whatever `metadata_ttl` is now.
 """
 
 POLICIES = """

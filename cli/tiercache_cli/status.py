@@ -85,6 +85,7 @@ def report(mount: KnownMount) -> Report:
         },
         "warnings": mount.state.get("warnings", []),
         "log": mount.state.get("log"),
+        "config_file": mount.state.get("config_file"),
         "worker_facts": {name: fact for name, fact in answer.items() if name not in _SHOWN},
     }
 

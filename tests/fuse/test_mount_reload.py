@@ -210,6 +210,42 @@ def test_another_file_becomes_the_mounts_own(configured, tmp_path):
     mounted.until(lambda: mounted.tier()["capacity"] == 32 * MIB)
 
 
+def test_as_the_systemd_unit_does_it(bucket, tmp_path):
+    """Mount point and all in the file, `reload` with nothing but the file."""
+    mount = replace(bucket.prepare(), options=())
+    file = tmp_path / "unit.toml"
+    text = (
+        f'[origin]\nurl = "{mount.source}"\nendpoint_url = "{bucket.server.endpoint_url}"\n'
+        f'[mount]\nmountpoint = "{mount.mountpoint}"\n'
+        f'[[tier]]\npaths = ["{tmp_path}/cache"]\ncapacity = "%s"\nreserve_free = 0\n'
+    )
+
+    def run(*command):
+        return subprocess.run(
+            [*COMMAND, *command, "--config", str(file)],
+            env={**os.environ, **mount.env},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    file.write_text(text % "8MiB")
+    assert run("mount").returncode == 0
+    try:
+        file.write_text(text % "16MiB")
+        done = run("reload")
+        assert done.stdout == 'applied: tier[0].capacity = "16MiB" (was "8MiB")\n', done.stderr
+        assert mount.status()["config_file"] == str(file)
+        assert run("reload").stdout == "nothing changed\n"
+        file.write_text(text % "many")
+        done = run("reload")
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith("tiercache: tier[0].capacity: ")
+        assert mount.status()["tiers"][0]["capacity"] == 16 * MIB
+    finally:
+        mount.end()
+
+
 def test_a_mount_without_a_file_says_so(bucket):
     mount = bucket.mount()
     done = subprocess.run(
