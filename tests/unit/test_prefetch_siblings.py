@@ -201,3 +201,18 @@ def test_tails_of_formats_with_an_index_at_the_end(name):
 def test_no_tail_of_others_and_none_beyond_the_file():
     assert tail_of(Inode(5, 1, Kind.FILE, GIB, 0, "e", b"a.tar"), 64 * KIB) is None
     assert tail_of(Inode(5, 1, Kind.FILE, 100, 0, "e", b"a.pt"), 64 * KIB) == (0, 100)
+
+
+@pytest.mark.parametrize(("count", "share"), [(64, 0.05), (128, 0.03), (512, 0.001)])
+def test_shuffled_epochs_that_no_tier_keeps_are_not_taken_for_an_order(count, share):
+    folder = Folder(count, size=4 * MIB)
+    siblings = Siblings(PrefetchConfig(), folder, 8 * MIB)
+    asked = epochs = 0
+    for seed in range(5):
+        chance = random.Random(seed)
+        for _ in range(6):
+            epochs += 1
+            for index in chance.sample(range(count), count):
+                found = siblings.opened(folder.files[index], resident=False)
+                asked += len(found[1]) if found else 0
+    assert asked <= share * count * epochs

@@ -28,6 +28,10 @@ _RUN_BOUNDS = (-32, 256)
 #: Names a new cursor looks ahead: less than a directory listing costs, and enough to notice order.
 _LOOK = 16
 
+#: Opens in the directory within which a cursor must be believed: later its names have been opened
+#: anyhow, in whatever order.
+_TRIAL = 64
+
 #: Names behind a cursor that still count as its own: stragglers among the workers.
 _BEHIND = 256
 
@@ -54,10 +58,23 @@ class Names(Protocol):
 class Cursor(Frontier):
     """One order through a directory; positions count files from where it began."""
 
-    __slots__ = ("_first", "_sums", "_whole", "asked", "depth", "files", "idle", "places")
+    __slots__ = (
+        "_first",
+        "_sums",
+        "_whole",
+        "asked",
+        "depth",
+        "files",
+        "idle",
+        "places",
+        "proven",
+        "trial_ends",
+    )
 
-    def __init__(self, obj: Inode, whole: int) -> None:
+    def __init__(self, obj: Inode, whole: int, trial_ends: int) -> None:
         super().__init__(0)
+        self.proven = False
+        self.trial_ends = trial_ends
         self.files: list[Inode] = []
         self.places: dict[int, int] = {}
         self._first = 0  # position of files[0]
@@ -104,11 +121,18 @@ class Cursor(Frontier):
 class _Directory:
     """The orders, most recent last, and how many opens in a row belonged to none."""
 
-    __slots__ = ("cursors", "misses")
+    __slots__ = ("cursors", "misses", "opens")
 
     def __init__(self) -> None:
         self.cursors: list[Cursor] = []
         self.misses = 0
+        self.opens = 0
+
+    def end_trials(self) -> None:
+        """Give up orders that did not show in time."""
+        self.opens += 1
+        if not self.opens % _TRIAL:
+            self.cursors = [c for c in self.cursors if c.proven or c.trial_ends > self.opens]
 
 
 class Siblings:
@@ -140,6 +164,7 @@ class Siblings:
             if resident:
                 return None
             directory = self._add(obj.parent)
+        directory.end_trials()
         # Most recent first: of orders that overlap, one gets all the credit.
         for cursor in reversed(directory.cursors):
             place = cursor.places.get(obj.ino)
@@ -190,7 +215,7 @@ class Siblings:
         directory.misses += 1
         if directory.misses > _SHUFFLED and directory.misses % _SAMPLE:
             return
-        cursor = Cursor(obj, self._whole)
+        cursor = Cursor(obj, self._whole, directory.opens + _TRIAL)
         cursor.visit(0, 1, _RUN_BOUNDS)
         cursor.asked = 1
         cursor.learn(self._names.after(obj, _LOOK))
@@ -204,7 +229,9 @@ class Siblings:
             directory.cursors.append(cursor)
         cursor.visit(place, 1, _RUN_BOUNDS)
         cursor.asked = max(cursor.asked, cursor.position)
-        believed = cursor.run >= _PROOF
+        in_order = cursor.run >= _PROOF
+        cursor.proven |= in_order and directory.opens <= cursor.trial_ends
+        believed = in_order and cursor.proven
         target = cursor.position + (cursor.depth if believed else 0)
         if cursor.end < max(target, cursor.position + _LOOK // 2):
             cursor.learn(self._names.after(cursor.files[-1], max(_LOOK, cursor.depth)))
