@@ -235,6 +235,20 @@ def test_windows_halve_while_memory_is_short():
     assert readers.asked[-1][1] - 900 * MIB > 32 * MIB
 
 
+@pytest.mark.parametrize(("before", "after"), [(64 * MIB, 4 * MIB), (2 * MIB, 32 * MIB)])
+def test_streams_that_are_known_take_on_other_windows_at_once(before, after):
+    readers = Readers(window_max=before, budget=GIB)
+    for offset in range(0, 256 * MIB, MIB):
+        readers.read(offset, MIB, GIB)
+    readers.streams.reconfigure(PrefetchConfig(window_min=after, window_max=after, budget=GIB))
+    offset = 256 * MIB
+    asked = max(end for _, end in readers.asked)
+    while (wanted := readers.read(offset, MIB, GIB)) is None or wanted[0] < asked:
+        offset += MIB
+    ahead = wanted[1] - offset - MIB
+    assert after - PART <= ahead <= after
+
+
 def test_e07_all_streams_together_stay_within_the_budget():
     readers, size, count = Readers(budget=64 * MIB), GIB, 32
     ends = {}

@@ -340,6 +340,8 @@ async def test_capacity_shrinks_and_grows(trees, mounted):
         for i in range(24):
             await mount.tree.cat(b"f%02d" % i)
         await mount.until(lambda: mount.tier["objects"] == 24)
+        # All is written down: nothing but the reload has anybody look at the tier again.
+        await trio.testing.wait_all_tasks_blocked(0.4)
         mount.reload("tier", capacity=8 * MIB)
         await mount.until(lambda: mount.tier["used"] <= 8 * MIB)
         assert mount.tier["evictions"] >= 16
