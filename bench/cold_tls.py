@@ -8,10 +8,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from bench.machine import populate
 from bench.nginx import Nginx
 from bench.readers import sequential, touched_buffer
 from bench.rows import Row, one_pair
-from bench.store import BUCKET, Cpu, Store
+from bench.store import BUCKET, COPIES, Cpu, Store
 from bench.workspace import say
 from tiercache.testing.mounting import CommandMount
 from tiercache.types import MIB
@@ -30,6 +31,7 @@ def measure(store: Store, rounds: int) -> Row:
     with both(store, names[:rounds]) as (secure, plain):
 
         def sample(mount: CommandMount, cpu: Cpu, name: str) -> float:
+            populate(COPIES * size)
             worker = {"worker": store.processes(mount)["worker"]}
             with cpu.measure(worker, size):
                 return sequential(f"{mount.mountpoint}/{name}", buffer)

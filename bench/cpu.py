@@ -20,9 +20,10 @@ from typing import NamedTuple
 
 from bench import nginx
 from bench.cold_tls import both
+from bench.machine import populate
 from bench.readers import sequential, touched_buffer
 from bench.rows import Pair, Row
-from bench.store import Cpu, Store
+from bench.store import COPIES, Cpu, Store
 from bench.workspace import say
 from tiercache.testing.mounting import CommandMount
 from tiercache.types import MIB
@@ -84,6 +85,7 @@ def _stream(store: Store, mount: CommandMount, names: Sequence[str], prefix: str
     recording = store.workspace / f"{prefix}.perf"
     with _recorded(worker["worker"].pid, recording):
         for name in names:
+            populate(COPIES * size)
             with cpu.measure(worker, size):
                 rate = sequential(f"{mount.mountpoint}/{name}", buffer)
             spent = cpu.samples["worker"][-1]

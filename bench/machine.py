@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import platform
 from pathlib import Path
@@ -23,6 +24,17 @@ def facts(workspace: Path) -> dict[str, Any]:
         "memory_available": memory.available,
         "filesystem": filesystem(workspace),
     }
+
+
+def populate(size: int) -> None:
+    """Have the hypervisor back *size* bytes of free memory, at most half of what is free.
+
+    A page that a virtual machine never touched, or gave back, costs its first user more than what
+    is measured: 1.1 to 1.8 CPU seconds per GB instead of 0.2 for a write into the page cache.
+    """
+    size = min(size, psutil.virtual_memory().free // 2)
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | mmap.MAP_POPULATE
+    mmap.mmap(-1, max(size, mmap.PAGESIZE), flags=flags).close()
 
 
 def filesystem(path: Path) -> str:

@@ -16,8 +16,9 @@ from statistics import median
 
 from bench.epoch import Epoch, File, Pace, run_epoch
 from bench.loaders import Format, Jpeg, Npz, TfRecord
+from bench.machine import populate
 from bench.rows import Pair, Row
-from bench.store import Store
+from bench.store import COPIES, Store
 from bench.workspace import say
 
 
@@ -105,6 +106,7 @@ def measure(
     natives, colds, hots = [], [], []
     for number in range(rounds):
         natives.append(samples.epoch(native, accelerators, number))
+        populate(COPIES * samples.size)
         with store.cold_mount() as mount:
             colds.append(samples.epoch(mount.mountpoint, accelerators, number))
             hots.append(samples.epoch(mount.mountpoint, accelerators, number + rounds))

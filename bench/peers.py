@@ -19,8 +19,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from bench.machine import populate
 from bench.rows import Pair, Row
-from bench.store import BUCKET, Store, empty, list_tree
+from bench.store import BUCKET, COPIES, Store, empty, list_tree
 from bench.work import Work, sequential_work, small_files_work
 from bench.workspace import say, write_tree
 
@@ -169,6 +170,7 @@ def _cold(peer: Peer | None, store: Store) -> Iterator[Path]:
 
 
 def _rates(works: Sequence[Work], root: Path) -> dict[str, float]:
+    populate(COPIES * sum(work.size for work in works))
     return {f"{work.name}.{state}": work.read(root) for work in works for state in ("cold", "warm")}
 
 
