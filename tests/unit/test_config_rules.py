@@ -10,9 +10,9 @@ import pytest
 from tiercache.config import HeatConfig, RuleConfig
 from tiercache.config_file import config_from_json, config_to_json, parse_config
 from tiercache.config_origins import effective
-from tiercache.daemon import make_policy
 from tiercache.errors import ConfigError
 from tiercache.policy import Param, Policy
+from tiercache.stack import make_policy
 
 BASE = {
     "origin": {"url": "s3://bucket"},

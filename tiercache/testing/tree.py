@@ -17,7 +17,7 @@ from tiercache.config import (
     TierConfig,
     TransferConfig,
 )
-from tiercache.daemon import Stack, open_stack
+from tiercache.stack import Stack, open_stack
 from tiercache.testing.faulty import FaultyOrigin
 from tiercache.testing.memory import MemoryOrigin
 from tiercache.types import GIB, MIB, ROOT_INO
