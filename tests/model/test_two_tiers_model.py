@@ -142,6 +142,7 @@ class TwoTiers(RuleBasedStateMachine):
             return
         store = self.cache.store
         items = [item for obj in OBJECTS if (item := store._table.get(obj)) is not None]
+        assert {item.ino for item in items if item.pinned} == {obj.ino for obj in self.pinned}
         for tier, capacity in zip(store.tiers, (NVME, HDD), strict=True):
             here = [item for item in items if item.tier is tier]
             charged = sum(item.charged for item in here)
