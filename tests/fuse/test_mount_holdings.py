@@ -117,3 +117,22 @@ def test_unpinned_files_may_leave_again(mount):
     for n in (1, 2, 3, 4, 5):
         read(mount, n)
     assert where(root / "data/f0")[0]["tier"] is None
+
+
+def test_k06_warming_more_than_fits_displaces_neither_pinned_nor_hot_files(mount):
+    root = mount.mountpoint
+    assert tiercache("pin", root / "data/f0")[0] == 0
+    read(mount, 0)
+    for _ in range(4):
+        read(mount, 1)
+    for _again in range(2):
+        status, out, errors = tiercache("warm", root / "data", "--json")
+        assert status == 1, "not all of it fits"
+        assert "Traceback" not in errors
+        assert json.loads(out)["complete"] is False
+        pinned, hot = where(root / "data/f[01]")
+        assert pinned["resident_bytes"] == hot["resident_bytes"] == 2 * MIB
+        [tier] = mount.status()["tiers"]
+        assert tier["used"] <= tier["capacity"]
+    for n in range(6):
+        read(mount, n)
