@@ -189,3 +189,37 @@ def test_dataset_that_becomes_hot_has_the_space_after_two_epochs(tiered, epochs)
         epochs.read("two")
     share = epochs.read("two")
     assert share <= (1 - fraction) * 1.03
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of 64 MiB for the second tier, so that the index of names is on another."""
+    disk = tmp_path / "hdd"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "none", disk], check=True)
+    yield disk
+    subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_f01_full_disk_never_reaches_readers_and_caching_resumes(small_disk, bucket, tiered):
+    for n in range(30):
+        bucket.put(f"f{n:02}", 4 * MIB, n)
+    mount = tiered(8 * KIB, 60 * KIB, policy="pin")
+    foreign, free = small_disk / "foreign", os.statvfs(small_disk)
+    with foreign.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize)
+    for n in range(30):
+        read(mount, f"f{n:02}", n)
+    assert tiers(mount)["hdd"]["objects"] == 0
+    foreign.unlink()
+
+    def resumed(seen):
+        for n in range(30):
+            with (mount.mountpoint / f"f{n:02}").open("rb") as file:
+                check(file.read(), 0, n)
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        return seen["hdd"]["objects"] > 8
+
+    found = wait_for(mount, resumed)
+    assert found["hdd"]["state"] == "ok"
+    mount.unmount()
