@@ -108,6 +108,17 @@ def test_directories_need_recursive_and_patterns_stay_at_their_level(mount):
     assert "not read lately" in out
 
 
+def test_file_that_was_deleted_can_be_unpinned(mount, bucket):
+    path = mount.mountpoint / "data/f0"
+    assert tiercache("pin", path)[0] == 0
+    bucket.delete("data/f0")
+    mount.unmount()
+    mount.mount()
+    assert mount.status()["tiers"][0]["promised"] > 0
+    assert tiercache("unpin", path)[0] == 0
+    assert mount.status()["tiers"][0]["promised"] == 0
+
+
 def test_unpinned_files_may_leave_again(mount):
     root = mount.mountpoint
     assert tiercache("pin", root / "data/f0")[0] == 0

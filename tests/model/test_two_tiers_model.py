@@ -92,7 +92,7 @@ class TwoTiers(RuleBasedStateMachine):
 
     @rule(obj=objects)
     def unpin(self, obj):
-        trio.run(self.cache.store.holdings.unpin, [obj])
+        trio.run(self.cache.store.holdings.unpin, [obj.key])
         self.pinned.discard(obj)
 
     @rule(boot=st.sampled_from([None, "boot-2", "boot-3"]))

@@ -30,7 +30,7 @@ async def test_pinned_object_survives_any_number_of_newcomers_and_restarts(tmp_p
         cache.store.flush()
         restart()
         assert pinned(cache) == [charged]
-    await cache.store.holdings.unpin([kept])
+    await cache.store.holdings.unpin([kept.key])
     assert pinned(cache) == [0]
     for ino in range(40, 60):
         cache.put(file(ino, MIB))

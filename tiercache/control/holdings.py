@@ -48,9 +48,13 @@ class HoldingOperations:
         return await self._holdings.pin(found, tier)
 
     async def unpin(self, paths: list[str], recursive: bool = True) -> dict[str, Any]:
-        """Let it go again."""
+        """Let it go again, even a single file that is no longer there."""
+        gone = await self._holdings.unpin(os.fsencode(path) for path in paths)
+        if gone["objects"] == len(paths):
+            return gone
         found = await self._files(paths, recursive, self._holdings.pins.limit)
-        return await self._holdings.unpin(found)
+        done = await self._holdings.unpin(obj.key for obj in found)
+        return {"objects": gone["objects"] + done["objects"]}
 
     async def evict(
         self, paths: list[str], recursive: bool = True, force: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import trio
@@ -120,11 +120,11 @@ class Holdings:
     def _may_leave(self, item: Residency) -> bool:
         return not (item.pinned or item.reservations or self._removal.is_kept(item.ino))
 
-    async def unpin(self, objects: Sequence[Inode]) -> dict[str, Any]:
-        """Let *objects* be treated as all others; how many were pinned."""
+    async def unpin(self, keys: Iterable[bytes]) -> dict[str, Any]:
+        """Let objects be treated as all others; how many of them were pinned."""
         count = 0
-        for obj in objects:
-            count += self.pins.remove(obj)
+        for key in keys:
+            count += self.pins.remove(key)
             await trio.lowlevel.checkpoint()
         return {"objects": count}
 
@@ -141,7 +141,7 @@ class Holdings:
                 f"{len(held)} of {len(objects)} files are pinned, as {_text(held[0].key)};"
                 " unpin them or use --force"
             )
-        await self.unpin(held)
+        await self.unpin(obj.key for obj in held)
         count = nbytes = 0
         for obj in objects:
             item = self._table.find(obj.ino)

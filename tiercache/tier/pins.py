@@ -102,15 +102,15 @@ class Pins:
 
     def add(self, obj: Inode, tier: Tier) -> None:
         """*obj* stays, in *tier*, from now on."""
-        self.remove(obj)
+        self.remove(obj.key)
         self._put(Pin(_digest(obj.key), obj.ino, whole_size(obj), tier.name))
         item = self._table.get(obj)
         if item is not None:
             self._table.set_pinned(item, True)
 
-    def remove(self, obj: Inode) -> bool:
-        """Whether *obj* was pinned; it may leave from now on."""
-        pin = self.get(obj)
+    def remove(self, key: bytes) -> bool:
+        """Whether the object *key* was pinned, which may be there no more; it may leave now."""
+        pin = self._by_key.get(_digest(key))
         if pin is None:
             return False
         self._table.note(_PREFIX + pin.digest, None)
