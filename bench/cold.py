@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from bench import cold_tls, nginx, peers
+from bench.cold_plan import planned_work, stalls
 from bench.link import REAL_LINK, Link
 from bench.machine import populate
 from bench.rows import Pair, Row, one_pair
@@ -42,6 +43,7 @@ GOALS = {
     "cold.link.sequential": 0.95,
     "cold.link.streams": 0.95,
     "cold.link.small-files": 0.8,
+    "cold.link.plan": 0.9,
 }
 #: GB that a CPU second of the daemon is to move: 0.8 CPU seconds per GB.
 CPU_BUDGET = 1 / 0.8
@@ -76,9 +78,17 @@ def _direct(store: Store, rounds: int) -> list[Row]:
 def _behind_link(store: Store, rounds: int) -> list[Row]:
     with Link(store.url, REAL_LINK) as link:
         far = replace(store, url=link.endpoint_url, others={"link": link.pid})
-        todo = works(store.dataset)
-        contests = [Contest(far, work, "cold.link", LINK_CONNECTIONS) for work in todo]
-        return list(map(_of_link, run(far, contests, fewer(rounds))))
+        plan = planned_work(store.dataset, store.workspace)  # reads what `streams` does
+        rows = [
+            _of_link(row)
+            for todo in (works(store.dataset), [plan])
+            for row in run(far, _contests(far, todo), fewer(rounds))
+        ]
+        return [*rows, stalls(far, REAL_LINK, fewer(rounds))]
+
+
+def _contests(far: Store, todo: Sequence[Work]) -> list[Contest]:
+    return [Contest(far, work, "cold.link", LINK_CONNECTIONS) for work in todo]
 
 
 def works(dataset: Dataset) -> list[Work]:

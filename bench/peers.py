@@ -135,7 +135,7 @@ PEERS: Sequence[Peer] = (S3fs(), Rclone(), JuiceFs())
 def measure(store: Store, rounds: int) -> list[Row]:
     """Rows `peer.NAME.WORK.cold` and `.warm`, ours over theirs, of those that are installed."""
     peers = [peer for peer in PEERS if shutil.which(peer.name)]
-    if not peers:
+    if not peers or store.dataset.scale.smoke:
         return []
     works = [sequential_work(store.dataset), small_files_work(store.dataset)]
     for peer in peers:
