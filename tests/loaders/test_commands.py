@@ -97,6 +97,7 @@ def test_demo_interrupted_half_way_leaves_nothing_behind(leftovers):
     assert process.returncode == 130
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["hot", "cold"])
 def test_bench_in_small(leftovers, name):
     command = [sys.executable, "-m", "bench", name, "--scale=small", "--json=-"]
