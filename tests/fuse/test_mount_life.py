@@ -116,11 +116,12 @@ def test_listing_and_stat_survive_a_kill(bucket):
     assert (folder / "f07").stat().st_size == 7
 
 
-def test_kill_9_of_both_then_the_next_mount_is_warm(bucket, driver):
+def test_kill_9_of_both_then_the_next_mount_is_warm(bucket, tmp_path, driver):
     bucket.put("f", 5 * MIB, 3)
     mount = bucket.mount(driver=driver)
     read_checked(mount.mountpoint / "f", 3)
-    time.sleep(0.6)  # residency is written down every quarter of a second
+    wait_until(lambda: list((tmp_path / "cache").rglob("*.meta")))
+    time.sleep(1)  # what is complete is written down every quarter of a second
     reader = os.open(mount.mountpoint / "f", os.O_RDONLY)
     kill_both(mount)
     with pytest.raises(OSError, match="not connected"):
