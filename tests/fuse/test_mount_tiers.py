@@ -185,6 +185,7 @@ def test_dataset_that_becomes_hot_has_the_space_after_two_epochs(tiered, epochs)
     fraction = 20 * ONE_KIB / (FILES * KIB)
     for _ in range(2):
         epochs.read("one")
+    time.sleep(3)  # three half-lives: an epoch here takes a fraction of one
     for _ in range(2):
         epochs.read("two")
     share = epochs.read("two")
