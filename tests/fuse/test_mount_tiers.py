@@ -8,6 +8,7 @@ import random
 import subprocess
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -90,7 +91,8 @@ def test_a_dry_run_moves_nothing(bucket, tiered):
     mount = tiered(20 * KIB, dry_run=True)
     for n in range(19):
         read(mount, f"f{n:02}", n)
-    time.sleep(0.5)
+    log = Path(mount.status()["log"])
+    wait_for(mount, lambda _seen: "would move" in log.read_text())
     assert tiers(mount)["nvme"]["demotions"] == 0
     assert tiers(mount)["hdd"]["objects"] == 0
 
