@@ -9,8 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import selectors
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,11 +61,11 @@ class CommandMount:
                 self.unmount()
         if self.is_mounted:
             subprocess.run(["umount", "-l", os.fspath(self.mountpoint)], check=False)
-        _, alive = psutil.wait_procs(processes, timeout=_END_TIMEOUT_S)
+        alive = _await_end(processes)
         for process in alive:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(alive, timeout=_END_TIMEOUT_S)
+        _await_end(alive)
 
     @property
     def is_mounted(self) -> bool:
@@ -107,6 +109,25 @@ class CommandMount:
             words = words.removeprefix("tiercache: ")
             raise MountError(f"{command}: {words or f'exit status {process.returncode}'}")
         return said.decode()
+
+
+def _await_end(processes: Sequence[psutil.Process]) -> list[psutil.Process]:
+    """Wait for their end; returns those that do not come to it in time.
+
+    They are not our children, and whoever reaps them may take a second. That is not waited for.
+    """
+    deadline = time.monotonic() + _END_TIMEOUT_S
+    with contextlib.ExitStack() as opened:
+        selector = opened.enter_context(selectors.DefaultSelector())
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                descriptor = os.pidfd_open(process.pid)
+                opened.callback(os.close, descriptor)
+                selector.register(descriptor, selectors.EVENT_READ, process)
+        while selector.get_map() and (ended := selector.select(deadline - time.monotonic())):
+            for key, _ in ended:
+                selector.unregister(key.fd)
+        return [key.data for key in selector.get_map().values()]
 
 
 def _let_finish(process: subprocess.Popen[bytes]) -> None:
