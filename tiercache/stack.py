@@ -11,7 +11,6 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from tiercache.origin.hedge import HedgingOrigin
 from tiercache.origin.protocol import Origin
 from tiercache.origin.retry import RetryingOrigin
 from tiercache.policy import EvictionPolicy
+from tiercache.prefetch.foresight import Foresight
 from tiercache.prefetch.plans import Plans
 from tiercache.prefetch.prefetcher import Prefetcher
 from tiercache.prefetch.warm import Sources
@@ -133,12 +133,13 @@ async def open_stack(
         boot_id=boot,
         now=now,
     )
+    foresight = Foresight()
     store = TierStore.open(
         config.tiers,
         origin_identity=identity,
         kv=catalog.kv,
         boot_id=boot,
-        policy=partial(make_policy, config),
+        policy=lambda name, capacity: foresight.over(make_policy(config, name, capacity)),
         heat=config.heat,
         move=config.move,
         rules=config.rules,
@@ -146,7 +147,7 @@ async def open_stack(
     )
     try:
         async with trio.open_nursery() as nursery:
-            stack = _wire(config, origin, catalog, store, nursery, now, fresh=fresh)
+            stack = _wire(config, origin, catalog, (store, foresight), nursery, now, fresh=fresh)
             for task in (
                 catalog.run,
                 store.run,
@@ -170,12 +171,13 @@ def _wire(  # noqa: PLR0913 - called by `open_stack` alone
     config: Config,
     origin: Origin,
     catalog: Catalog,
-    store: TierStore,
+    local: tuple[TierStore, Foresight],
     nursery: trio.Nursery,
     now: Callable[[], float],
     *,
     fresh: bool,
 ) -> Stack:
+    store, foresight = local
     hedging = HedgingOrigin(origin, config.transfer)
     retrying = RetryingOrigin(hedging, config.transfer)
     fetcher = Fetcher(retrying, store, config.transfer, nursery)
@@ -184,6 +186,7 @@ def _wire(  # noqa: PLR0913 - called by `open_stack` alone
     flights = SingleFlight(nursery)
     requests = Requests(retrying, fetcher.admission, flights)
     namespace = Namespace(catalog, requests, flights, config.mount, now)
+    foresight.key_of = namespace.key_of
     prefetcher = Prefetcher(fetcher, namespace, config.prefetch, config.transfer.part)
     filesystem = TieredFilesystem(
         catalog, namespace, store, fetcher, prefetcher, ownership(config.mount)
@@ -215,7 +218,8 @@ def _wire(  # noqa: PLR0913 - called by `open_stack` alone
         ),
         warmer=Warmer(sources, config.origin, nursery),
         plans=Plans(
-            (prefetcher, namespace, fetcher),
+            (prefetcher, namespace, fetcher, store),
+            foresight,
             config.prefetch,
             config.mount.mountpoint,
             catalog.kv,

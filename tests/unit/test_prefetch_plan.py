@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiercache.prefetch.plan import Plan, PlanItem
+from tiercache.prefetch.plan import NEVER, Plan, PlanItem
 
 
 def files(*names):
@@ -72,13 +72,15 @@ def test_what_is_never_read_is_skipped_and_frees_its_window():
 
 def test_every_epoch_is_a_use_of_its_own():
     plan = Plan(files(b"a", b"b", b"c", b"b", b"c", b"a"), window=1000)
-    assert [plan.next_use(p) for p in (b"a", b"b", b"c", b"x")] == [0, 1, 2, None]
+    a, b, c = (plan.number(path) for path in (b"a", b"b", b"c"))
+    assert plan.number(b"x") is None
+    assert [plan.next_place(number) for number in (a, b, c)] == [0, 1, 2]
     for name in (b"a", b"b", b"c"):
         plan.opened(name)
     assert plan.position == 3
-    assert [plan.next_use(p) for p in (b"b", b"c", b"a")] == [0, 1, 2]
+    assert [plan.next_place(number) for number in (b, c, a)] == [3, 4, 5]
     plan.opened(b"b")
-    assert plan.next_use(b"b") is None
+    assert plan.next_place(b) == NEVER
 
 
 def test_opening_a_file_again_does_not_jump_an_epoch_ahead():
@@ -174,8 +176,8 @@ def test_accounts_hold_whatever_is_read(order, opens, window, spread):
         assert plan.ahead_bytes == sum(plan._ahead.values())
         assert all(place >= plan.position for place in plan._ahead)
         for path in order:
-            use = plan.next_use(b"%d" % path)
+            use = plan.next_place(plan.number(b"%d" % path))
             left = [p for p in range(plan.position, len(order)) if order[p] == path]
             left = [p for p in left if not plan._visited[p]]
-            assert use == (left[0] - plan.position if left else None)
+            assert use == (left[0] if left else NEVER)
     assert taken == sorted(set(taken))

@@ -8,6 +8,7 @@ import trio
 import trio.testing
 
 from tiercache.errors import OriginThrottledError
+from tiercache.prefetch.foresight import Foresight
 from tiercache.prefetch.plan import Plan, PlanItem
 from tiercache.prefetch.planner import Planner
 from tiercache.testing.data import check
@@ -285,7 +286,7 @@ async def test_what_nobody_will_read_is_taken_back_while_it_queues(trees, stop):
 @asynccontextmanager
 async def planned(tree, items, window=4 * MIB):
     plan = Plan(items, window=window)
-    planner = Planner(plan, tree.stack.namespace, tree.stack.fetcher)
+    planner = Planner(plan, tree.stack.namespace, tree.stack.fetcher, Foresight())
     tree.stack.prefetcher.planner = planner
     async with trio.open_nursery() as nursery:
         nursery.start_soon(planner.run)

@@ -7,8 +7,8 @@ evaluation runs beside the training) until several in a row are close to each ot
 was resumed there, and the position follows. A list may name a path many times, once per epoch.
 
 Entries are taken while those ahead of the readers are less than a window of bytes, so that blocks
-arrive just in time and evict nothing that is needed sooner. `next_use` is what Belady's rule
-(Belady 1966) needs to know.
+arrive just in time and evict nothing that is needed sooner. `next_place` is what Belady's rule
+(Belady 1966) needs to know: it follows what was read, not what was fetched ahead.
 
 Pure. About 25 bytes per entry and one string per path.
 """
@@ -17,7 +17,10 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+#: After all places.
+NEVER: Final = 1 << 62
 
 #: So many opens near each other, far from the rest, are a resumed job.
 _RESUMED = 4
@@ -155,10 +158,8 @@ class Plan:
 
     def _find(self, number: int, span: tuple[int, int] | None) -> int | None:
         """The first place of a path that is not visited and matches what was read of it."""
+        self.next_place(number)
         at, stop = self._next[number], self._group[number + 1]
-        while at < stop and self._past(self._by_path[at]):
-            at += 1
-        self._next[number] = at
         for index in range(at, min(stop, at + 2 * self._spread)):
             place = self._by_path[index]
             if not self._past(place) and self._matches(place, span):
@@ -208,13 +209,14 @@ class Plan:
 
     # -- the future ------------------------------------------------------------------------------
 
-    def next_use(self, path: bytes) -> int | None:
-        """In how many places *path* is read next, 0 being now; None: never again."""
-        number = self._ids.get(path)
-        if number is None:
-            return None
+    def number(self, path: bytes) -> int | None:
+        """What `next_place` calls *path*; None: the plan does not mention it."""
+        return self._ids.get(path)
+
+    def next_place(self, number: int) -> int:
+        """Where path *number* is read next: a place that nobody was at yet, or NEVER."""
         at, stop = self._next[number], self._group[number + 1]
         while at < stop and self._past(self._by_path[at]):
             at += 1
         self._next[number] = at
-        return self._by_path[at] - self.position if at < stop else None
+        return self._by_path[at] if at < stop else NEVER

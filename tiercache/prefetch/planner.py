@@ -8,6 +8,7 @@ from typing import Protocol
 import trio
 
 from tiercache.errors import NotDirectoryError, TierCacheError
+from tiercache.prefetch.foresight import Foresight
 from tiercache.prefetch.plan import Plan
 from tiercache.transfer.fetch import Reason
 from tiercache.transfer.fetcher import Fetcher
@@ -24,10 +25,14 @@ class Paths(Protocol):
 
 
 class Planner:
-    """Runs one plan. The tree tells it of opens and reads; `run` fetches."""
+    """Runs one plan. The tree tells it of opens and reads; `run` fetches.
 
-    def __init__(self, plan: Plan, paths: Paths, fetcher: Fetcher) -> None:
+    Who evicts is told through *foresight*, which its owner has follow the plan.
+    """
+
+    def __init__(self, plan: Plan, paths: Paths, fetcher: Fetcher, foresight: Foresight) -> None:
         self.plan = plan
+        self._foresight = foresight
         self._paths = paths
         self._fetcher = fetcher
         self._moved = trio.Event()
@@ -36,11 +41,17 @@ class Planner:
         """*obj* was opened."""
         if self.plan.opened(obj.key):
             self._moved.set()
+        self._foresight.opened(obj.ino, obj.key)
+
+    def released(self, ino: int) -> None:
+        """A handle of version *ino* was closed."""
+        self._foresight.released(ino)
 
     def read(self, obj: Inode, offset: int, size: int) -> None:
         """Bytes [offset, offset + size) of *obj* were read."""
         if self.plan.read(obj.key, offset, offset + size):
             self._moved.set()
+            self._foresight.moved(obj.ino)
 
     async def run(self) -> None:
         """Fetch until all of the plan was read."""

@@ -11,10 +11,14 @@ import trio
 
 from tiercache.config import PrefetchConfig
 from tiercache.errors import ControlError, PlanError
+from tiercache.policy import EvictionPolicy
 from tiercache.prefetch import planfile
+from tiercache.prefetch.foresight import Foresight
 from tiercache.prefetch.plan import Plan
+from tiercache.prefetch.planned import Planned
 from tiercache.prefetch.planner import Paths, Planner
 from tiercache.prefetch.prefetcher import Prefetcher
+from tiercache.tier.store import TierStore
 from tiercache.transfer.fetcher import Fetcher
 from tiercache.types import KeyValues
 
@@ -29,14 +33,16 @@ class Plans:
 
     def __init__(
         self,
-        parts: tuple[Prefetcher, Paths, Fetcher],
+        parts: tuple[Prefetcher, Paths, Fetcher, TierStore],
+        foresight: Foresight,
         config: PrefetchConfig,
         mountpoint: Path,
         kv: KeyValues,
         *,
         fresh: bool,
     ) -> None:
-        self._prefetcher, self._paths, self._fetcher = parts
+        self._prefetcher, self._paths, self._fetcher, self._store = parts
+        self._foresight = foresight
         self._config = config
         self._mountpoint = mountpoint
         self._kv = kv
@@ -56,7 +62,17 @@ class Plans:
                 self._changed = trio.Event()
                 if self._planner is not None:
                     with trio.CancelScope() as self._scope:
-                        await self._planner.run()
+                        await self._follow(self._planner)
+
+    async def _follow(self, planner: Planner) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._store.each_resident, self._introduce)
+            nursery.start_soon(planner.run)
+
+    @staticmethod
+    def _introduce(policy: EvictionPolicy, ino: int) -> None:
+        if isinstance(policy, Planned):
+            policy.consider(ino)
 
     async def _begin(self) -> None:
         """Take up the plan of the worker before, or the configured one."""
@@ -80,7 +96,7 @@ class Plans:
         path = Path(file)
         plan = await trio.to_thread.run_sync(self._read, path)
         if call == self._calls:  # nobody set or cleared it meanwhile
-            self._replace(path, Planner(plan, self._paths, self._fetcher))
+            self._replace(path, Planner(plan, self._paths, self._fetcher, self._foresight))
         return self.status()
 
     def _read(self, file: Path) -> Plan:
@@ -99,6 +115,7 @@ class Plans:
     def _replace(self, file: Path | None, planner: Planner | None) -> None:
         self._file, self._planner = file, planner
         self._prefetcher.planner = planner
+        self._foresight.follow(None if planner is None else planner.plan)
         self._kv.put_many([(_KEY, os.fsencode(file or ""))])
         self._scope.cancel()
         self._changed.set()

@@ -63,6 +63,11 @@ class Prefetcher:
             started = sum(bool(self._fetch_start(file)) for file in files)
             self.siblings.started(obj, cursor, started)
 
+    def released(self, ino: int) -> None:
+        """A handle of version *ino* was closed."""
+        if self.planner is not None:
+            self.planner.released(ino)
+
     def read(self, obj: Inode, offset: int, size: int) -> None:
         """Bytes [offset, offset + size) of *obj*, which is not all on local disk, are read."""
         if self.planner is not None:

@@ -92,8 +92,12 @@ class Tree:
         return bytes(out)
 
     async def cat(self, path: bytes) -> bytes:
-        """Open *path* and read all of it."""
-        return await self.read(await self.open(path))
+        """Open *path*, read all of it and close it."""
+        ino = await self.open(path)
+        try:
+            return await self.read(ino)
+        finally:
+            self.fs.release(ino)
 
     async def ls(self, path: bytes = b"") -> list[bytes]:
         """Names in the directory *path*, without `.` and `..`."""
@@ -130,12 +134,20 @@ class Trees:
 
     @asynccontextmanager
     async def open(
-        self, *, fresh: bool = True, transfer: dict[str, Any] | None = None, **options: Any
+        self,
+        *,
+        fresh: bool = True,
+        transfer: dict[str, Any] | None = None,
+        prefetch: dict[str, Any] | None = None,
+        **options: Any,
     ) -> AsyncIterator[Tree]:
         """A tree for a while; its origin can be made to fail through `faults`."""
         config = self.config(**options)
-        if transfer:
-            config = replace(config, transfer=replace(config.transfer, **transfer))
+        config = replace(
+            config,
+            transfer=replace(config.transfer, **transfer or {}),
+            prefetch=replace(config.prefetch, **prefetch or {}),
+        )
         faults = FaultyOrigin(self.origin)
         async with open_stack(config, faults, fresh=fresh, now=self.clock) as stack:
             invalidated: list[tuple[int, bytes]] = []

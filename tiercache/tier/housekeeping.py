@@ -225,18 +225,24 @@ class Housekeeping:
 
     async def _introduce(self) -> None:
         """Tell the policies who is here, and the audit which names have a record."""
+
+        def introduce(ino: int, header: Header, place: Place) -> None:
+            self._audit.note(place, header.digest.hex())
+            if not header.pinned:
+                policy = place.tier.policy
+                policy.admit(ino, header.charged, header.group, self._around.now())
+
+        await self.each_stored(introduce)
+
+    async def each_stored(self, tell: Callable[[int, Header, Place], None]) -> None:
+        """*tell* of every record in the catalog whose place is one of ours, in slices."""
         places = {place.ident: place for place in self._table.places}
         for count, (ino, header) in enumerate(self._table.stored()):
             place = places.get(header.place)
             if place is not None:
-                self._audit.note(place, header.digest.hex())
-                self._admit(ino, header, place.tier)
+                tell(ino, header, place)
             if count % _SLICE == 0:
                 await trio.lowlevel.checkpoint()
-
-    def _admit(self, ino: int, header: Header, tier: Tier) -> None:
-        if not header.pinned:
-            tier.policy.admit(ino, header.charged, header.group, self._around.now())
 
     async def _sweep(self, place: Place) -> None:
         await self._in_thread(partial(self._empty_trash, place, self._queued()))

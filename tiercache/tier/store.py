@@ -300,6 +300,16 @@ class TierStore:
         """Have *callback* told of every inode whose local copy goes away."""
         self._removal.on_evicted = callback
 
+    async def each_resident(self, tell: Callable[[EvictionPolicy, int], None]) -> None:
+        """*tell* the policy of its tier and the number of each that is resident, in slices.
+
+        Not of pinned ones, which no policy knows; perhaps of some that have just left.
+        """
+        self._table.flush()
+        await self._keeping.each_stored(
+            lambda ino, header, place: None if header.pinned else tell(place.tier.policy, ino)
+        )
+
     # -- running ---------------------------------------------------------------------------------
 
     def status(self) -> list[dict[str, Any]]:

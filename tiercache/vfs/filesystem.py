@@ -143,6 +143,7 @@ class TieredFilesystem:
 
     def release(self, ino: int) -> None:
         """As `Filesystem.release`."""
+        self._prefetcher.released(ino)
 
     def backing_fd(self, ino: int) -> int | None:
         """As `Filesystem.backing_fd`."""

@@ -169,6 +169,11 @@ class Namespace:
         child = self._catalog.child(obj.parent, obj.key.rsplit(b"/", 1)[-1])
         return child is not None and child.inode.ino == obj.ino
 
+    def key_of(self, ino: int) -> bytes | None:
+        """The key of the file version *ino*, None if its name means another one, or nothing."""
+        obj = self._catalog.inode(ino)
+        return obj.key if obj is not None and self.leads_to(obj) else None
+
     def changed(self, obj: Inode, *, gone: bool) -> None:
         """Note that the origin serves another version of *obj* now, or (*gone*) none."""
         if not self.leads_to(obj):
