@@ -70,6 +70,18 @@ def test_what_is_never_read_is_skipped_and_frees_its_window():
     assert plan.ahead_bytes <= 50
 
 
+@pytest.mark.parametrize("start", [0, 5, 8, 100])
+def test_a_plan_goes_on_where_its_readers_were(start):
+    plan = Plan(numbered(8), window=20, start=start)
+    assert plan.position == min(start, 8)
+    assert fill(plan) == list(range(start, 8))[:2]
+    for place in range(start, 8):
+        assert plan.next_place(plan.number(b"%06d" % place)) == place
+        assert plan.opened(b"%06d" % place)
+    assert plan.done and not plan.skipped
+    assert plan.next_place(plan.number(b"%06d" % 2)) == NEVER
+
+
 def test_every_epoch_is_a_use_of_its_own():
     plan = Plan(files(b"a", b"b", b"c", b"b", b"c", b"a"), window=1000)
     a, b, c = (plan.number(path) for path in (b"a", b"b", b"c"))

@@ -41,10 +41,12 @@ class Plan:
     """An ordered list of reads and the place its readers have reached.
 
     *window*: bytes to have ahead of them, at least one entry; *spread*: places that readers may be
-    apart. Places count from 0.
+    apart. Places count from 0; what lies before *start* was read or skipped earlier.
     """
 
-    def __init__(self, items: Iterable[PlanItem], *, window: int, spread: int = 1024) -> None:
+    def __init__(
+        self, items: Iterable[PlanItem], *, window: int, spread: int = 1024, start: int = 0
+    ) -> None:
         self._window = window
         self._spread = spread
         self._ids: dict[bytes, int] = {}
@@ -57,11 +59,10 @@ class Plan:
         self._visited = bytearray(len(self._path))
         self._by_path, self._group = self._index()
         self._next = array("I", self._group[:-1])  # by path: its first place that may be unvisited
-        self._taken = 0
+        self._taken = self.position = min(start, len(self._path))
         self._ahead: dict[int, int] = {}  # taken and unvisited places: their bytes
         self._far: list[int] = []
         self.ahead_bytes = 0
-        self.position = 0
         self.skipped = 0
         self.unplanned = 0
         self.unknown = 0

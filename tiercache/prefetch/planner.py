@@ -36,11 +36,12 @@ class Planner:
         self._paths = paths
         self._fetcher = fetcher
         self._moved = trio.Event()
+        self._progress = trio.Event()
 
     def opened(self, obj: Inode) -> None:
         """*obj* was opened."""
         if self.plan.opened(obj.key):
-            self._moved.set()
+            self._on_moved()
         self._foresight.opened(obj.ino, obj.key)
 
     def released(self, ino: int) -> None:
@@ -50,8 +51,17 @@ class Planner:
     def read(self, obj: Inode, offset: int, size: int) -> None:
         """Bytes [offset, offset + size) of *obj* were read."""
         if self.plan.read(obj.key, offset, offset + size):
-            self._moved.set()
+            self._on_moved()
             self._foresight.moved(obj.ino)
+
+    def _on_moved(self) -> None:
+        self._moved.set()
+        self._progress.set()
+
+    async def progress(self) -> None:
+        """Until the readers moved on since this was last called, by one caller."""
+        await self._progress.wait()
+        self._progress = trio.Event()
 
     async def run(self) -> None:
         """Fetch until all of the plan was read."""

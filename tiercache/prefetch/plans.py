@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import struct
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import trio
 
@@ -26,6 +28,20 @@ log = logging.getLogger(__name__)
 
 #: Where the file of the plan is remembered for the next worker of the same mount.
 _KEY: Final = b"plan"
+
+#: And how far its readers are: changed at, bytes, position. Only of that file as it was read.
+_POSITION: Final = b"plan position"
+_MARK: Final = struct.Struct("<qqQ")
+
+#: The position is written down at most this often.
+_MARK_INTERVAL_S: Final = 1.0
+
+
+class _Version(NamedTuple):
+    """What a plan file was when it was read."""
+
+    mtime_ns: int
+    size: int
 
 
 class Plans:
@@ -48,6 +64,8 @@ class Plans:
         self._kv = kv
         self._fresh = fresh
         self._file: Path | None = None
+        self._version = _Version(0, 0)
+        self._kept = 0
         self._planner: Planner | None = None
         self._changed = trio.Event()
         self._scope = trio.CancelScope()
@@ -67,7 +85,21 @@ class Plans:
     async def _follow(self, planner: Planner) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._store.each_resident, self._introduce)
+            nursery.start_soon(self._keep_marked, planner)
             nursery.start_soon(planner.run)
+
+    async def _keep_marked(self, planner: Planner) -> None:
+        while not planner.plan.done:
+            await planner.progress()
+            self._mark(planner.plan)
+            await trio.sleep(_MARK_INTERVAL_S)
+        self._mark(planner.plan)
+
+    def _mark(self, plan: Plan) -> None:
+        """Write down for the next worker how far the readers are."""
+        if plan.position != self._kept:
+            self._kept = plan.position
+            self._kv.put_many([(_POSITION, _MARK.pack(*self._version, self._kept))])
 
     @staticmethod
     def _introduce(policy: EvictionPolicy, ino: int) -> None:
@@ -79,11 +111,11 @@ class Plans:
         kept = None if self._fresh else self._kv.get(_KEY)
         file = self._config.plan_file if kept is None else Path(os.fsdecode(kept))
         if self._fresh:
-            self._kv.put_many([(_KEY, None)])
+            self._kv.put_many([(_KEY, None), (_POSITION, None)])
         if file is None or file == Path():  # cleared before the worker was restarted
             return
         try:
-            await self.follow(str(file))
+            await self._set(file, self._kv.get(_POSITION))
         except PlanError as error:
             log.warning("no plan: %s", error)
 
@@ -91,20 +123,25 @@ class Plans:
         """Control operation: read *file* and follow it from now on. Raises PlanError."""
         if not isinstance(file, str) or not Path(file).is_absolute():
             raise ControlError("plan_follow: the file must be an absolute path")
-        self._calls += 1
-        call = self._calls
-        path = Path(file)
-        plan = await trio.to_thread.run_sync(self._read, path)
-        if call == self._calls:  # nobody set or cleared it meanwhile
-            self._replace(path, Planner(plan, self._paths, self._fetcher, self._foresight))
+        await self._set(Path(file), None)
         return self.status()
 
-    def _read(self, file: Path) -> Plan:
+    async def _set(self, file: Path, mark: bytes | None) -> None:
+        """Follow *file*, from where *mark* says if it is about the same content."""
+        self._calls += 1
+        call = self._calls
+        plan, version = await trio.to_thread.run_sync(self._read, file, mark)
+        if call == self._calls:  # nobody set or cleared it meanwhile
+            self._version = version
+            self._replace(file, Planner(plan, self._paths, self._fetcher, self._foresight))
+
+    def _read(self, file: Path, mark: bytes | None) -> tuple[Plan, _Version]:
+        version = _version(file)
         items = planfile.items(file, self._mountpoint, self._config.plan_entries)
-        plan = Plan(items, window=self._config.plan_window)
+        plan = Plan(items, window=self._config.plan_window, start=_marked(mark, version))
         if not len(plan):
             raise PlanError(f"{file}: no entries")
-        return plan
+        return plan, version
 
     def clear(self) -> dict[str, Any]:
         """Control operation: follow no plan any more."""
@@ -116,7 +153,10 @@ class Plans:
         self._file, self._planner = file, planner
         self._prefetcher.planner = planner
         self._foresight.follow(None if planner is None else planner.plan)
-        self._kv.put_many([(_KEY, os.fsencode(file or ""))])
+        self._kv.put_many([(_KEY, os.fsencode(file or "")), (_POSITION, None)])
+        self._kept = 0
+        if planner is not None:
+            self._mark(planner.plan)
         self._scope.cancel()
         self._changed.set()
 
@@ -129,6 +169,7 @@ class Plans:
             "file": str(self._file),
             "entries": len(plan),
             "position": plan.position,
+            "kept_position": self._kept,
             "done": plan.done,
             "ahead_bytes": plan.ahead_bytes,
             "window": self._config.plan_window,
@@ -141,3 +182,19 @@ class Plans:
     def operations(self) -> dict[str, Any]:
         """For the control socket."""
         return {"plan_follow": self.follow, "plan_clear": self.clear, "plan_status": self.status}
+
+
+def _version(file: Path) -> _Version:
+    """What *file* is now; in a thread. Whoever reads it says what is wrong with it."""
+    with contextlib.suppress(OSError):
+        stat = file.stat()
+        return _Version(stat.st_mtime_ns, stat.st_size)
+    return _Version(0, 0)
+
+
+def _marked(mark: bytes | None, version: _Version) -> int:
+    """The position that *mark* says for a plan of *version*, 0 if it is about another."""
+    if mark is None or len(mark) != _MARK.size:
+        return 0
+    *marked, position = _MARK.unpack(mark)
+    return int(position) if version == _Version(*marked) else 0
