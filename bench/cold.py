@@ -9,15 +9,16 @@ server spent.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from bench import cold_tls, nginx, peers
+from bench import cold_memory, cold_tls, nginx, peers
 from bench.cold_plan import planned_work, stalls
+from bench.cold_rows import ROWS
+from bench.contest import run
 from bench.link import REAL_LINK, Link
-from bench.machine import populate
-from bench.rows import Pair, Row, one_pair
-from bench.store import COPIES, Cpu, Store
+from bench.rows import Pair, Row
+from bench.store import Store
 from bench.work import (
     PlainClient,
     Work,
@@ -27,41 +28,38 @@ from bench.work import (
     small_files_work,
     streams_work,
 )
-from bench.workspace import Dataset, say, verify_tree
-from tiercache.testing.mounting import CommandMount
+from bench.workspace import BIG, Dataset, say, verify_tree
 from tiercache.types import MIB
 
 #: How many connections the plain client is tried with; the best counts.
 CONNECTIONS = (4, 8)
 LINK_CONNECTIONS = (8, 32)
-GOALS = {
-    "cold.sequential": 0.8,
-    "cold.streams": 0.8,
-    "cold.small-files": 0.7,
-    "cold.cpu": 1.0,
-    "cold.random-64k.useful": 1 / 1.2,
-    "cold.link.sequential": 0.95,
-    "cold.link.streams": 0.95,
-    "cold.link.small-files": 0.8,
-    "cold.link.plan": 0.9,
-}
 #: GB that a CPU second of the daemon is to move: 0.8 CPU seconds per GB.
 CPU_BUDGET = 1 / 0.8
 BLOCK = MIB
 
 
-def measure(store: Store, rounds: int) -> list[Row]:
-    """All rows of `cold`; the store must be filled. Checks every byte of both sides before."""
+def measure(store: Store, rounds: int, wanted: Collection[str]) -> Iterator[Row]:
+    """The rows *wanted*, and what comes with them; the store must hold what they read.
+
+    Checks every byte of both sides before.
+    """
     say("cold: warming the server and checking the mount")
     with store.cold_mount() as mount:
         verify_tree(store.dataset, mount.mountpoint)
-    PlainClient(store, sequential_work(store.dataset), CONNECTIONS[:1]).check_big()
-    rows = [*_direct(store, rounds), *_behind_link(store, rounds)]
-    if nginx.available():
-        rows.append(cold_tls.measure(store, rounds))
-    else:
-        say("cold.tls is left out: it needs nginx, a server that is not the limit")
-    return [*rows, *peers.measure(store, fewer(rounds))]
+    if BIG in store.dataset.parts:
+        PlainClient(store, sequential_work(store.dataset), CONNECTIONS[:1]).check_big()
+    yield from _direct(store, rounds, wanted)
+    if any(name.startswith("cold.link.") for name in wanted):
+        yield from _behind_link(store, fewer(rounds), wanted)
+    if "cold.tls" in wanted:
+        if nginx.available():
+            yield cold_tls.measure(store, rounds)
+        else:
+            say("cold.tls is left out: it needs nginx, a server that is not the limit")
+    if "cold.memory" in wanted:
+        yield cold_memory.measure(store, fewer(rounds))
+    yield from peers.measure(store, fewer(rounds), wanted)
 
 
 def fewer(rounds: int) -> int:
@@ -69,26 +67,26 @@ def fewer(rounds: int) -> int:
     return max(5, rounds // 2)
 
 
-def _direct(store: Store, rounds: int) -> list[Row]:
-    contests = [Contest(store, work, "cold", CONNECTIONS) for work in works(store.dataset)]
-    rows = run(store, contests, rounds)
-    return [*rows, *map(_cpu, rows[:1]), _useful(store, rounds)]
+def _direct(store: Store, rounds: int, wanted: Collection[str]) -> Iterator[Row]:
+    names = {*wanted, "cold.sequential"} if "cold.cpu" in wanted else wanted
+    todo = [work for work in works(store.dataset) if f"cold.{work.name}" in names]
+    for row in run(store, todo, "cold", CONNECTIONS, rounds):
+        yield row
+        if row.name == "cold.sequential":
+            yield _cpu(row)
+    if "cold.random-64k.useful" in wanted:
+        yield _useful(store, rounds)
 
 
-def _behind_link(store: Store, rounds: int) -> list[Row]:
+def _behind_link(store: Store, rounds: int, wanted: Collection[str]) -> Iterator[Row]:
     with Link(store.url, REAL_LINK) as link:
         far = replace(store, url=link.endpoint_url, others={"link": link.pid})
         plan = planned_work(store.dataset, store.workspace)  # reads what `streams` does
-        rows = [
-            _of_link(row)
-            for todo in (works(store.dataset), [plan])
-            for row in run(far, _contests(far, todo), fewer(rounds))
-        ]
-        return [*rows, stalls(far, REAL_LINK, fewer(rounds))]
-
-
-def _contests(far: Store, todo: Sequence[Work]) -> list[Contest]:
-    return [Contest(far, work, "cold.link", LINK_CONNECTIONS) for work in todo]
+        for todo in (works(store.dataset), [plan]):
+            todo = [work for work in todo if f"cold.link.{work.name}" in wanted]
+            yield from map(_of_link, run(far, todo, "cold.link", LINK_CONNECTIONS, rounds))
+        if "cold.link.plan.busy" in wanted:
+            yield stalls(far, REAL_LINK, rounds)
 
 
 def works(dataset: Dataset) -> list[Work]:
@@ -96,66 +94,10 @@ def works(dataset: Dataset) -> list[Work]:
     return [sequential_work(dataset), streams_work(dataset), small_files_work(dataset)]
 
 
-class Contest:
-    """One piece of work, by readers of a mount that is cold to it and by the plain client."""
-
-    def __init__(self, store: Store, work: Work, prefix: str, candidates: Sequence[int]) -> None:
-        self.name = f"{prefix}.{work.name}"
-        say(f"{self.name}: the plain client with {' or '.join(map(str, candidates))} connections")
-        self._store, self._work = store, work
-        self._plain = PlainClient(store, work, candidates)
-        self._mount_cpu, self._client_cpu = Cpu(), Cpu()
-        self._pairs: list[Pair] = []
-
-    def compete(self, number: int, mount: CommandMount) -> None:
-        """Round *number* of it."""
-        work = self._work
-
-        def mount_sample() -> float:
-            populate(COPIES * work.size)
-            with self._mount_cpu.measure(self._store.processes(mount), work.size):
-                return work.read(mount.mountpoint)
-
-        def client_sample() -> float:
-            with (
-                self._plain.connected() as connected,
-                self._client_cpu.measure(self._store.processes(), work.size),
-            ):
-                return self._plain.rate(connected)
-
-        self._pairs.append(one_pair(number, mount_sample, client_sample))
-
-    def row(self) -> Row:
-        """What came of it."""
-        extra = {
-            "mount_cpu_s_per_gb": self._mount_cpu.medians(),
-            "baseline_cpu_s_per_gb": self._client_cpu.medians(),
-            "worker_cpu_samples": self._mount_cpu.samples["worker"],
-        }
-        baseline = f"plain parallel client, {self._plain.connections} connections"
-        goal = GOALS.get(self.name)
-        return Row(self.name, self._work.unit, baseline, goal, self._pairs, extra)
-
-
-def run(store: Store, contests: Sequence[Contest], rounds: int) -> list[Row]:
-    """A fresh mount per contest and round, as dirty pages of one would slow the next down.
-
-    In small there are none to speak of, and one mount a round serves all.
-    """
-    batches = [contests] if store.dataset.scale.smoke else [[contest] for contest in contests]
-    for batch in batches:
-        say(f"{', '.join(contest.name for contest in batch)}, {rounds} rounds")
-        for number in range(rounds):
-            with store.cold_mount() as mount:
-                for contest in batch:
-                    contest.compete(number, mount)
-    return [contest.row() for contest in contests]
-
-
 def _cpu(sequential: Row) -> Row:
     """What the daemon's CPU time moves, of the samples of the sequential row."""
     pairs = [Pair(1 / spent, CPU_BUDGET) for spent in sequential.extra["worker_cpu_samples"]]
-    return Row("cold.cpu", "GB/CPU-s", "0.8 CPU s per GB", GOALS["cold.cpu"], pairs)
+    return Row("cold.cpu", "GB/CPU-s", "0.8 CPU s per GB", ROWS["cold.cpu"].goal, pairs)
 
 
 def _of_link(row: Row) -> Row:
@@ -183,4 +125,4 @@ def _useful(store: Store, rounds: int) -> Row:
         pairs.append(Pair(touched, fetched))
     name = "cold.random-64k.useful"
     extra = {"reads": len(random_offsets(store.dataset)), "reads_per_s": rates}
-    return Row(name, "B", "bytes fetched from the origin", GOALS[name], pairs, extra)
+    return Row(name, "B", "bytes fetched from the origin", ROWS[name].goal, pairs, extra)

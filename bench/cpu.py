@@ -67,14 +67,12 @@ def usable() -> bool:
     return nginx.available() and shutil.which("perf") is not None
 
 
-def measure(store: Store, rounds: int) -> list[Row]:
+def measure(store: Store, rounds: int) -> Iterator[Row]:
     """Rows `cpu.http.*` and `cpu.tls.*`: cores in use, and CPU seconds per GB of each part."""
     names = store.dataset.stream_names()[:rounds]
     with both(store, names) as (secure, plain):
-        return [
-            *_stream(store, plain, names, "cpu.http"),
-            *_stream(store, secure, names, "cpu.tls"),
-        ]
+        yield from _stream(store, plain, names, "cpu.http")
+        yield from _stream(store, secure, names, "cpu.tls")
 
 
 def _stream(store: Store, mount: CommandMount, names: Sequence[str], prefix: str) -> list[Row]:

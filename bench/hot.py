@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from bench.readers import (
     whole_files,
 )
 from bench.rows import Pair, Row, alternate
-from bench.workspace import BIG, Dataset, Scale, say, verify_tree
+from bench.workspace import BIG, SMALL, Dataset, Scale, say, verify_tree
 from tiercache.types import KIB, MIB
 
 NATIVE = "native directory"
@@ -39,8 +39,15 @@ DIRECT_SLICES = 8
 Reader = Callable[[Path], float]
 
 
-def measure(dataset: Dataset, native: Path, mount: Path, rounds: int) -> list[Row]:
-    """All rows of `hot`, for a tree that is present below both roots.
+def parts(wanted: Collection[str]) -> frozenset[str]:
+    """What of the dataset the rows `wanted` read."""
+    return frozenset(SMALL if name == "hot.small-files" else BIG for name in wanted)
+
+
+def measure(
+    dataset: Dataset, native: Path, mount: Path, rounds: int, wanted: Collection[str] = tuple(GOALS)
+) -> Iterator[Row]:
+    """Rows of `hot`, for a tree that is present below both roots.
 
     Reads everything once before (which warms both sides and checks every byte).
     """
@@ -48,11 +55,10 @@ def measure(dataset: Dataset, native: Path, mount: Path, rounds: int) -> list[Ro
         say(f"warming and checking {root}")
         verify_tree(dataset, root)
     os.sync()  # dirty pages of freshly cached files would be written during O_DIRECT reads
-    rows = []
     for name, unit, reader in readers(dataset.scale):
-        say(f"{name}, {rounds} rounds")
-        rows.append(Row(name, unit, NATIVE, GOALS[name], _pairs(reader, native, mount, rounds)))
-    return rows
+        if name in wanted:
+            say(f"{name}, {rounds} rounds")
+            yield Row(name, unit, NATIVE, GOALS[name], _pairs(reader, native, mount, rounds))
 
 
 def readers(scale: Scale) -> list[tuple[str, str, Reader]]:

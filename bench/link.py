@@ -74,6 +74,7 @@ class Link:
             cwd=Path(__file__).parents[1],
             stdin=subprocess.PIPE,  # its end is the forwarder's end, should we be killed
             stdout=subprocess.PIPE,
+            start_new_session=True,  # a Ctrl-C at the terminal is ours to handle
         )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

@@ -13,9 +13,10 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Protocol
 
@@ -23,7 +24,7 @@ from bench.machine import populate
 from bench.rows import Pair, Row
 from bench.store import BUCKET, COPIES, Store, empty, list_tree
 from bench.work import Work, sequential_work, small_files_work
-from bench.workspace import say, write_tree
+from bench.workspace import BIG, SMALL, say, write_tree
 
 _READY_TIMEOUT_S = 60.0
 _END_TIMEOUT_S = 30.0
@@ -112,7 +113,8 @@ class JuiceFs:
         command += [self._meta(store), BUCKET]
         subprocess.run(command, env=_environment(self, store), check=True, capture_output=True)
         with running(self, store) as root:
-            write_tree(replace(store.dataset, streams=0), root)
+            parts = store.dataset.parts & {BIG, SMALL}
+            write_tree(replace(store.dataset, parts=parts), root)
 
     def command(self, store: Store, mountpoint: Path, cache: Path) -> list[str]:
         """See `Peer`."""
@@ -130,14 +132,29 @@ class JuiceFs:
 
 
 PEERS: Sequence[Peer] = (S3fs(), Rclone(), JuiceFs())
+WORKS = {"sequential": sequential_work, "small-files": small_files_work}
+ROWS = [
+    f"peer.{peer.name}.{work}.{state}"
+    for peer in PEERS
+    for work in WORKS
+    for state in ("cold", "warm")
+]
 
 
-def measure(store: Store, rounds: int) -> list[Row]:
-    """Rows `peer.NAME.WORK.cold` and `.warm`, ours over theirs, of those that are installed."""
-    peers = [peer for peer in PEERS if shutil.which(peer.name)]
-    if not peers or store.dataset.scale.smoke:
+def measure(store: Store, rounds: int, wanted: Collection[str]) -> list[Row]:
+    """Rows `peer.NAME.WORK.cold` and `.warm`, ours over theirs, of those that are installed.
+
+    Those *wanted*, and others of the same peers and works.
+    """
+    peers = [peer for peer in PEERS if _any(wanted, f"peer.{peer.name}.*")]
+    for missing in [peer for peer in peers if not shutil.which(peer.name)]:
+        say(f"peer.{missing.name} is left out: it is not installed")
+        peers.remove(missing)
+    if not peers:
         return []
-    works = [sequential_work(store.dataset), small_files_work(store.dataset)]
+    works = [
+        work(store.dataset) for name, work in WORKS.items() if _any(wanted, f"peer.*.{name}.*")
+    ]
     for peer in peers:
         say(f"peer.{peer.name}: preparing")
         peer.prepare(store)
@@ -155,6 +172,10 @@ def measure(store: Store, rounds: int) -> list[Row]:
         for peer in peers
         for key in rates[_US][0]
     ]
+
+
+def _any(wanted: Collection[str], pattern: str) -> bool:
+    return any(fnmatchcase(name, pattern) for name in wanted)
 
 
 @contextmanager

@@ -47,15 +47,15 @@ class Generated:
         return self.make()
 
 
-def measure(scale: Scale) -> list[Row]:
+def measure(scale: Scale) -> Iterator[Row]:
     """All simulated rows; at scale `small` one capacity of each."""
     small = scale.name == "small"
-    rows = []
     for order in ("permutations", "cyclic"):
         for fraction in (0.5,) if small else (0.1, 0.25, 0.5, 0.75, 0.9):
-            rows += closed_forms(order, fraction)
-    rows += mixed(list(MIXED_GOALS)[: 1 if small else None])
-    return rows if small else [*rows, zipf()]
+            yield from closed_forms(order, fraction)
+    yield from mixed(list(MIXED_GOALS)[: 1 if small else None])
+    if not small:
+        yield zipf()
 
 
 def mixed(capacities: Sequence[int]) -> list[Row]:

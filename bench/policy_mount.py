@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -75,15 +75,13 @@ def dataset(scale: Scale) -> Epochs:
     return Epochs(16, MIB) if scale.name == "small" else Epochs(128, 4 * MIB)
 
 
-def measure(epochs: Epochs, home: Path, options: list[str]) -> list[Row]:
+def measure(epochs: Epochs, home: Path, options: list[str]) -> Iterator[Row]:
     """All rows of the mount part, below the empty directory `home`."""
     source = home / "source"
     source.mkdir()
     epochs.write(source)
-    return [
-        _run(name, tiers, epochs, home / name.rpartition(".")[2], source, options)
-        for name, tiers in TIERS.items()
-    ]
+    for name, tiers in TIERS.items():
+        yield _run(name, tiers, epochs, home / name.rpartition(".")[2], source, options)
 
 
 def _run(

@@ -11,8 +11,11 @@ import mmap
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from multiprocessing.context import ForkProcess
 from operator import itemgetter
 from pathlib import Path
 
@@ -33,13 +36,11 @@ def touched_buffer(size: int) -> mmap.mmap:
 
 def sequential(path: str, buffer: mmap.mmap) -> float:
     """Read the file from start to end; returns bytes per second."""
-    total = 0
     start = time.perf_counter()
     fd = os.open(path, os.O_RDONLY)
     try:
         size = os.fstat(fd).st_size
-        while count := os.readv(fd, [buffer]):
-            total += count
+        total = _drain(fd, buffer)
     finally:
         os.close(fd)
     seconds = time.perf_counter() - start
@@ -112,6 +113,34 @@ def parallel_streams(paths: Sequence[str], buffer_size: int) -> float:
     return total / side_by_side([partial(prepare, path) for path in paths])
 
 
+def streams_at_once(paths: Sequence[str], buffer: mmap.mmap) -> float:
+    """Read all of `paths` from start to end, a thread each; returns bytes per second of all.
+
+    All are open from before the first read until after the last. What is read is not looked at, so
+    one buffer serves all.
+    """
+    with ExitStack() as opened:
+        files = []
+        for path in paths:
+            files.append(os.open(path, os.O_RDONLY))
+            opened.callback(os.close, files[-1])
+        sizes = [os.fstat(fd).st_size for fd in files]
+        start = time.perf_counter()
+        with ThreadPoolExecutor(len(files)) as pool:
+            totals = list(pool.map(lambda fd: _drain(fd, buffer), files))
+        seconds = time.perf_counter() - start
+    for path, total, size in zip(paths, totals, sizes, strict=True):
+        _expect(path, total, size)
+    return sum(totals) / seconds
+
+
+def _drain(fd: int, buffer: mmap.mmap) -> int:
+    total = 0
+    while count := os.readv(fd, [buffer]):
+        total += count
+    return total
+
+
 def random_reads(path: str, offsets: Sequence[int], size: int) -> float:
     """Buffered reads of `size` bytes at `offsets`; returns reads per second."""
     vector, total = [touched_buffer(size)], 0
@@ -151,13 +180,26 @@ def side_by_side(prepared: Sequence[Callable[[], Callable[[], object]]]) -> floa
     processes = [context.Process(target=run, args=(prepare,)) for prepare in prepared]
     for process in processes:
         process.start()
-    outcomes = [results.get() for _ in processes]
-    for process in processes:
-        process.join()
+    with _ended(processes):
+        outcomes = [results.get() for _ in processes]
     if failures := [outcome for outcome in outcomes if isinstance(outcome, str)]:
         raise ShortReadError(failures[0])
     spans = [outcome for outcome in outcomes if not isinstance(outcome, str)]
     return max(end for _, end in spans) - min(start for start, _ in spans)
+
+
+@contextmanager
+def _ended(processes: Sequence[ForkProcess]) -> Iterator[None]:
+    """Have them ended after the block: killed if it fails, for then nobody waits for them."""
+    try:
+        yield
+    except BaseException:
+        for process in processes:
+            process.kill()
+        raise
+    finally:
+        for process in processes:
+            process.join()
 
 
 def _expect(path: str, total: int, size: int) -> None:

@@ -100,12 +100,13 @@ def one_pair(number: int, mount: Callable[[], float], baseline: Callable[[], flo
 
 
 def report(
-    name: str, machine: Mapping[str, Any], rows: Iterable[Row], scale: str
+    name: str, machine: Mapping[str, Any], rows: Iterable[Row], scale: str, *, complete: bool = True
 ) -> dict[str, Any]:
-    """The whole result of one benchmark as JSON-ready data."""
+    """The result of one benchmark as JSON-ready data; `complete`: whether no row is missing."""
     return {
         "bench": name,
         "scale": scale,
+        "complete": complete,
         "machine": dict(machine),
         "rows": [row.as_json() for row in rows],
     }
@@ -118,6 +119,13 @@ def readable(value: float, unit: str) -> str:
             gap = "" if unit.startswith("B") else " "
             return f"{value / limit:.2f} {prefix}{gap}{unit}"
     return f"{value:.1f} {unit}"
+
+
+def line(row: Row) -> str:
+    """A row in one line of words."""
+    name, value, baseline, ratio, goal, ok, against = _cells(row)
+    aim = f", goal {goal} {ok}" if ok else ""
+    return f"{name}: {value} against {baseline} ({against}): {ratio}{aim}"
 
 
 def table(rows: Iterable[Row]) -> str:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
-from bench import cold, cpu, hot, mlperf, policy, policy_mount
+from bench import cold, cold_rows, cpu, hot, mlperf, policy, policy_mount
 from bench.rows import Row
 from bench.store import Store, fill
 from bench.work import READERS
-from bench.workspace import Dataset, Scale, say, workspace, write_tree
+from bench.workspace import STREAMS, Dataset, Scale, say, workspace, write_tree
 from tiercache.testing.mounting import mounted
 from tiercache.testing.seaweed import SeaweedServer
 from tiercache.types import GIB
+
+#: Closed, a generator takes down what it set up.
+Rows: TypeAlias = Generator[Row, None, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +33,14 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line said. `rounds` is the number of pairs per row."""
+    """What the command line said. `rounds` is the number of pairs per row.
+
+    `only` are the rows that are asked for; none: the usual ones.
+    """
 
     scale: Scale
     rounds: int
+    only: frozenset[str] = frozenset()
     directory: Path | None = None
     driver: str = "auto"
     training: Training = field(default_factory=Training)
@@ -43,9 +51,10 @@ class Options:
         return [f"--driver={self.driver}"]
 
 
-def run_hot(options: Options) -> list[Row]:
+def run_hot(options: Options) -> Rows:
     """A directory, mounted as it is and read through a warm cache on the same file system."""
-    dataset = Dataset(options.scale)
+    wanted = options.only or frozenset(hot.GOALS)
+    dataset = Dataset(options.scale, parts=hot.parts(wanted))
     with workspace(options.directory, _needed(dataset, copies=2)) as home:
         native = home / "native"
         native.mkdir()
@@ -53,27 +62,30 @@ def run_hot(options: Options) -> list[Row]:
         write_tree(dataset, native)
         flags = [f"--cache-dir={home / 'cache'}", *options.mount_options]
         with mounted(f"file://{native}", home / "mount", flags) as mount:
-            return hot.measure(dataset, native, mount.mountpoint, options.rounds)
+            yield from hot.measure(dataset, native, mount.mountpoint, options.rounds, wanted)
 
 
-def run_cold(options: Options) -> list[Row]:
+def run_cold(options: Options) -> Rows:
     """An S3 server on loopback, read through fresh mounts and by a plain parallel client."""
-    with _filled(options) as store:
-        return cold.measure(store, options.rounds)
+    wanted = options.only or cold_rows.usual(options.scale)
+    with _filled(options, cold_rows.parts(wanted)) as store:
+        for row in cold.measure(store, options.rounds, wanted):
+            if row.name in wanted:
+                yield row
 
 
-def run_cpu(options: Options) -> list[Row]:
+def run_cpu(options: Options) -> Rows:
     """Where the CPU time of a cold stream goes. No rows without nginx and perf."""
     if not cpu.usable():
         say("cpu is left out: it needs nginx and perf")
-        return []
-    with _filled(options) as store:
-        return cpu.measure(store, options.rounds)
+        return
+    with _filled(options, frozenset({STREAMS})) as store:
+        yield from cpu.measure(store, options.rounds)
 
 
 @contextmanager
-def _filled(options: Options) -> Iterator[Store]:
-    dataset = Dataset(options.scale, streams=READERS)
+def _filled(options: Options, parts: frozenset[str]) -> Iterator[Store]:
+    dataset = Dataset(options.scale, READERS, parts)
     with (
         workspace(options.directory, _needed(dataset, copies=3)) as home,
         SeaweedServer(home / "server") as server,
@@ -87,17 +99,18 @@ def _filled(options: Options) -> Iterator[Store]:
         yield Store(server, dataset, home, server.endpoint_url, options.mount_options)
 
 
-def run_policy(options: Options) -> list[Row]:
+def run_policy(options: Options) -> Rows:
     """Generated workloads through all policies, then a dataset larger than the tiers of a mount."""
-    rows = policy.measure(options.scale)
+    yield from policy.measure(options.scale)
     epochs = policy_mount.dataset(options.scale)
     with workspace(options.directory, 4 * epochs.nbytes + 2 * GIB) as home:
-        return [*rows, *policy_mount.measure(epochs, home, options.mount_options)]
+        yield from policy_mount.measure(epochs, home, options.mount_options)
 
 
-def run_mlperf(options: Options) -> list[Row]:
+def run_mlperf(options: Options) -> Rows:
     """Training epochs from a cold and a hot mount and from the native directory."""
-    return [row for name in options.training.workloads for row in _run_workload(name, options)]
+    for name in options.training.workloads:
+        yield from _run_workload(name, options)
 
 
 def _run_workload(name: str, options: Options) -> list[Row]:
@@ -126,14 +139,21 @@ MLPERF_SIZE = 1 * GIB
 #: By how much less the small scale is.
 MLPERF_SHRINK = 32
 
-Scenario = Callable[[Options], Sequence[Row]]
 
-SCENARIOS: dict[str, Scenario] = {
-    "hot": run_hot,
-    "cold": run_cold,
-    "cpu": run_cpu,
-    "mlperf": run_mlperf,
-    "policy": run_policy,
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """How it runs, and which of its rows can be measured alone."""
+
+    run: Callable[[Options], Rows]
+    rows: Sequence[str] = ()
+
+
+SCENARIOS = {
+    "hot": Scenario(run_hot, tuple(hot.GOALS)),
+    "cold": Scenario(run_cold, tuple(cold_rows.ROWS)),
+    "cpu": Scenario(run_cpu),
+    "mlperf": Scenario(run_mlperf),
+    "policy": Scenario(run_policy),
 }
 
 

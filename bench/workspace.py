@@ -23,6 +23,7 @@ from tiercache.types import GIB, MIB
 BIG = "big.bin"
 SMALL = "small"
 STREAMS = "streams"
+MANY = "many"
 _NOISE = int.from_bytes(random.Random(0).randbytes(MIB), "little")
 
 
@@ -30,7 +31,8 @@ _NOISE = int.from_bytes(random.Random(0).randbytes(MIB), "little")
 class Scale:
     """How much is read. `small_size` of 110 KB is a typical ImageNet JPEG.
 
-    `smoke`: whether all works is what matters, not the figures.
+    `many_count` files of `many_size` are open at the same time. `smoke`: whether all works is what
+    matters, not the figures.
     """
 
     name: str
@@ -42,6 +44,8 @@ class Scale:
     rounds: int
     stream_size: int
     block_reads: int
+    many_count: int = 300
+    many_size: int = 8 * MIB
     smoke: bool = False
 
 
@@ -49,17 +53,21 @@ SCALES = {
     scale.name: scale
     for scale in (
         Scale("full", GIB, 2000, 110_000, 5, 4000, 9, 128 * MIB, 256),
-        Scale("small", 16 * MIB, 40, 110_000, 1, 64, 5, 2 * MIB, 8, smoke=True),
+        Scale("small", 16 * MIB, 40, 110_000, 1, 64, 5, 2 * MIB, 8, 16, 2 * MIB, smoke=True),
     )
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """What the files are called and what is in them; *streams* of them beside the big one."""
+    """What the files are called and what is in them.
+
+    *streams* are read side by side. Only those of *parts* are there: `BIG`, or folders.
+    """
 
     scale: Scale
     streams: int = 0
+    parts: frozenset[str] = frozenset({BIG, SMALL})
 
     def small_names(self) -> list[str]:
         """Paths of the small files below the root, in listing order."""
@@ -69,11 +77,17 @@ class Dataset:
         """Paths of the files that are read side by side."""
         return [f"{STREAMS}/{number}.bin" for number in range(self.streams)]
 
+    def many_names(self) -> list[str]:
+        """Paths of the files that are all open at the same time."""
+        return [f"{MANY}/{number:03d}.bin" for number in range(self.scale.many_count)]
+
     def sizes(self) -> dict[str, int]:
         """Size of every file by its path below the root."""
         sizes = {BIG: self.scale.big_size}
         sizes |= dict.fromkeys(self.small_names(), self.scale.small_size)
-        return sizes | dict.fromkeys(self.stream_names(), self.scale.stream_size)
+        sizes |= dict.fromkeys(self.stream_names(), self.scale.stream_size)
+        sizes |= dict.fromkeys(self.many_names(), self.scale.many_size)
+        return {name: size for name, size in sizes.items() if name.split("/")[0] in self.parts}
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """The content of one file, a MiB at a time."""
@@ -86,7 +100,7 @@ class Dataset:
         if name == BIG:
             return 0
         number = 1 + int(Path(name).stem)
-        return -number if name.startswith(STREAMS) else number
+        return {SMALL: number, STREAMS: -number, MANY: -1000 - number}[name.split("/")[0]]
 
 
 def content(offset: int, size: int, seed: int) -> bytes:

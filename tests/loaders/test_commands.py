@@ -105,16 +105,50 @@ def test_bench_in_small(leftovers, name):
     out, err = finish(process, timeout_s=280)
     assert process.returncode == 0, err
     result = json.loads(out)
-    assert result["bench"] == name
+    assert (result["bench"], result["complete"]) == (name, True)
     expected = {
         "hot": ["hot.sequential", "hot.random-4k", "hot.mmap", "hot.small-files"],
         "cold": [
             *("cold.sequential", "cold.streams", "cold.small-files", "cold.cpu"),
             *("cold.random-64k.useful", "cold.link.sequential", "cold.link.streams"),
-            *("cold.link.small-files", "cold.link.plan", "cold.link.plan.busy"),
+            *("cold.link.small-files", "cold.link.plan", "cold.link.plan.busy", "cold.memory"),
         ],
     }
     assert set(expected[name]) <= {row["name"] for row in result["rows"]}
     for row in result["rows"]:
         assert len(row["samples"]) >= 5
         assert row["ratio"] > 0
+
+
+def rows(report):
+    found = json.loads(report.read_text())
+    return [row["name"] for row in found["rows"]], found["complete"]
+
+
+def test_bench_measures_what_is_asked_for(leftovers, tmp_path):
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "bench", "cold", "--only=cold.cpu", "--scale=small"]
+    process = start([*command, f"--json={report}", f"--dir={leftovers}"], leftovers)
+    out, err = finish(process)
+    assert process.returncode == 0, err
+    assert rows(report) == (["cold.cpu"], True)
+    assert [line.split()[0] for line in out.splitlines()] == ["row", "cold.cpu"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_bench_that_is_stopped_keeps_what_it_measured(leftovers, tmp_path, number):
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "bench", "cold", "--only=cold.small-files,cold.memory"]
+    process = start(
+        [*command, "--scale=small", f"--json={report}", f"--dir={leftovers}"], leftovers
+    )
+    for line in process.stderr:
+        if line.startswith("bench: cold.memory, "):
+            break
+    assert rows(report) == (["cold.small-files"], False)
+    process.send_signal(number)
+    out, err = finish(process)
+    assert process.returncode == 1, err
+    assert "stopped; what was measured is kept" in err
+    assert rows(report) == (["cold.small-files"], False)
+    assert [line.split()[0] for line in out.splitlines()] == ["row", "cold.small-files"]

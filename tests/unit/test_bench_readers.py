@@ -1,7 +1,11 @@
 """The reading loops notice what would make a wrong reader look fast."""
 
 import json
+import multiprocessing
 import os
+import signal
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from operator import itemgetter
 
 import pytest
@@ -15,6 +19,8 @@ from bench.readers import (
     parallel_files,
     random_direct,
     sequential,
+    side_by_side,
+    streams_at_once,
     touch_pages,
     touched_buffer,
     whole_files,
@@ -41,6 +47,7 @@ def test_every_reader_gives_a_rate(tree):
     paths = [f"{tree}/{name}" for name in Dataset(TINY).small_names()]
     assert whole_files(paths, TINY.small_size, buffer) > 0
     assert parallel_files(paths, TINY.small_size, 3) > 0
+    assert streams_at_once(paths, buffer) > 0
 
 
 def test_short_reads_are_refused(tree, tmp_path):
@@ -51,6 +58,52 @@ def test_short_reads_are_refused(tree, tmp_path):
         parallel_files([str(tmp_path / "short")] * 2, 3000, 2)
     with pytest.raises(ShortReadError):
         random_direct(f"{tree}/big.bin", [2 * MIB], touched_buffer(PAGE))
+
+
+def test_streams_at_once_are_all_open_until_the_last_is_read(tmp_path):
+    """Pipes: each is fed only after every one of them was opened."""
+    paths = [tmp_path / str(number) for number in range(20)]
+    for path in paths:
+        os.mkfifo(path)
+
+    def feed():
+        ends = [path.open("wb", buffering=0) for path in paths]
+        for end in ends:
+            end.write(b"x" * 1000)
+        for end in ends:
+            end.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        fed = pool.submit(feed)
+        with pytest.raises(ShortReadError, match="1000 of 0 bytes"):
+            streams_at_once([str(path) for path in paths], touched_buffer(PAGE))
+        fed.result()
+
+
+def test_a_run_that_is_stopped_does_not_wait_for_its_readers(tmp_path):
+    """A reader that would never end, and a signal for us once it has begun."""
+    begun = multiprocessing.get_context("fork").Event()
+
+    def job():
+        begun.set()
+        signal.pause()
+
+    def stop(*_):
+        raise InterruptedError
+
+    def interrupt():
+        begun.wait()
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(interrupt)
+            with pytest.raises(InterruptedError):
+                side_by_side([lambda: job])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert multiprocessing.active_children() == []
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "grow"])
@@ -67,7 +120,7 @@ def test_verification_sees_each_kind_of_damage(tmp_path, damage):
 
 
 def test_hot_rows_have_the_names_and_goals_of_the_contract(tree):
-    rows = hot.measure(Dataset(TINY), tree, tree, 5)
+    rows = list(hot.measure(Dataset(TINY), tree, tree, 5))
     assert {row.name: row.goal for row in rows} == {
         "hot.sequential": 0.95,
         "hot.random-4k": 0.95,
@@ -75,6 +128,14 @@ def test_hot_rows_have_the_names_and_goals_of_the_contract(tree):
         "hot.small-files": 0.45,
     }
     assert all(len(row.pairs) == 5 for row in rows)
+
+
+def test_hot_rows_that_are_asked_for_read_their_own_files_only(tmp_path):
+    dataset = Dataset(TINY, parts=hot.parts({"hot.small-files"}))
+    write_tree(dataset, tmp_path)
+    [row] = hot.measure(dataset, tmp_path, tmp_path, 5, {"hot.small-files"})
+    assert row.name == "hot.small-files"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["small"]
 
 
 def test_offsets_are_aligned_inside_the_file_and_the_same_in_every_run():
@@ -109,7 +170,15 @@ def test_machine_facts_are_json(tmp_path):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["nope"], "choose from"), (["hot", "--rounds", "3"], "fewer than 5"), ([], "required")],
+    [
+        (["nope"], "choose from"),
+        (["hot", "--rounds", "3"], "fewer than 5"),
+        ([], "required"),
+        (["hot", "--only", "hot.mmap,cold.tls"], "'cold.tls'; there are: hot.sequential hot.ran"),
+        (["policy", "--only", "policy.mixed"], "--only is for hot and cold"),
+        (["all", "--only", "hot"], "--only is for hot and cold"),
+        (["hot", "--json", "/dev/null"], "is not a file that can be replaced"),
+    ],
 )
 def test_wrong_usage_exits_2(arguments, message, capsys):
     with pytest.raises(SystemExit) as exit_info:

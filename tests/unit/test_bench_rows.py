@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.rows import Pair, Row, alternate, readable, report, table
+from bench.rows import Pair, Row, alternate, line, readable, report, table
 
 RATES = st.floats(min_value=1e-3, max_value=1e12)
 
@@ -60,6 +60,7 @@ def test_json_holds_what_the_contract_names(pairs, goal):
     result = json.loads(json.dumps(report("hot", {"cores": 2}, [made], "full")))
     assert result["bench"] == "hot"
     assert result["machine"] == {"cores": 2}
+    assert result["complete"]
     (found,) = result["rows"]
     assert list(found) == [
         *("name", "value", "unit", "baseline", "baseline_name", "ratio", "goal", "ok", "samples")
@@ -85,6 +86,13 @@ def test_extra_fields_join_the_row():
 )
 def test_figures_for_people(value, unit, text):
     assert readable(value, unit) == text
+
+
+def test_a_row_in_words():
+    assert (
+        line(row([(5, 10)])) == "hot.x: 5.0 B/s against 10.0 B/s (native): 0.500, goal 0.95 MISSED"
+    )
+    assert line(row([(5, 10)], None)) == "hot.x: 5.0 B/s against 10.0 B/s (native): 0.500"
 
 
 def test_table_says_when_a_goal_is_missed():
