@@ -146,6 +146,23 @@ def test_e03_out_of_order_kernel_readahead_keeps_the_stream(seed):
     assert max(end for _, end in readers.asked) == size
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_e03_two_windows_of_the_kernel_in_any_order(seed):
+    """What the kernel has on its way at a time, as a driver may begin with it."""
+    readers, chance, size = Readers(), random.Random(seed), 256 * MIB
+    readers.read(0, 256 * KIB, size)
+    for start in range(256 * KIB, size, 8 * MIB):
+        pieces = list(range(start, min(size, start + 8 * MIB), MIB))
+        chance.shuffle(pieces)
+        if seed == 0:
+            pieces.sort(reverse=True)
+        for offset in pieces:
+            readers.read(offset, min(MIB, size - offset), size)
+    assert len(readers.streams) == 1
+    assert readers.streams.wasted_bytes == 0
+    assert max(end for _, end in readers.asked) == size
+
+
 def test_e03_the_order_of_the_case():
     readers = Readers()
     for offset in [0, 256, 128, 512, 384, 768, 640, 1024, 896, 1280, 1152]:

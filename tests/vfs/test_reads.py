@@ -1,3 +1,4 @@
+import inspect
 import random
 
 import pytest
@@ -61,6 +62,25 @@ async def test_a_sequential_read_is_fetched_ahead_in_parts(trees):
         gets = [call.size for call in trees.origin.calls if call.operation == "get_range"]
         assert sum(gets) == 100 * MIB
         assert max(gets) == 8 * MIB and len(gets) < 40
+
+
+async def test_e03_reads_count_in_the_order_of_arrival_whatever_runs_first(trees):
+    size = 160 * MIB
+    trees.origin.put_pattern(b"f", size)
+    async with trees.open() as tree:
+        ino = await tree.open(b"f")
+        for base in range(0, size, 16 * MIB):
+            arrived = []
+            for offset in range(base, base + 16 * MIB, MIB):
+                answer = tree.fs.read(ino, offset, MIB)
+                if inspect.isawaitable(answer):
+                    arrived.append((offset, answer))
+                else:
+                    check(bytes(answer), offset)
+            for offset, answer in reversed(arrived):
+                check(bytes(await answer), offset)
+        assert tree.stack.status()["counters"]["prefetch_wasted_bytes"] == 0
+    assert sum(c.size for c in trees.origin.calls if c.operation == "get_range") == size
 
 
 async def test_e11_many_readers_share_one_get(trees):

@@ -30,8 +30,9 @@ _PROOF = 512 * KIB
 #: The most a file has to prove that was misjudged before.
 _PROOF_MAX = 16 * MIB
 
-#: The kernel sends the pieces of its own readahead out of order within about this distance.
-_REORDER = 4 * MIB
+#: Two windows of the kernel's own readahead (4 MiB) are on the way at a time, in pieces that a
+#: driver may begin with in any order.
+_REORDER = 8 * MIB
 
 #: More credit would let a stream that turned random go on for long, more debt bar it for long.
 _RUN_BOUNDS = (-_REORDER, 2 * _PROOF_MAX)

@@ -167,16 +167,14 @@ class TieredFilesystem:
         self.stats.bytes_read += size
         view = self._scratch[:size]
         if not self._store.read_now(obj, offset, view):
-            return self._read_slow(obj, offset, size)
+            # Before anybody waits: tasks begin in any order, requests arrive in the reader's.
+            self._fetcher.demand(obj, offset, size)
+            self._prefetcher.read(obj, offset, size)
+            return self._fetcher.read(obj, offset, size)
         self.stats.reads_warm += 1
         if not self._store.complete(obj):
             self._prefetcher.read(obj, offset, size)
         return view
-
-    async def _read_slow(self, obj: Inode, offset: int, size: int) -> bytes | memoryview:
-        self._fetcher.demand(obj, offset, size)
-        self._prefetcher.read(obj, offset, size)
-        return await self._fetcher.read(obj, offset, size)
 
     def _file(self, ino: int) -> Inode:
         obj = self._inodes.get(ino)
