@@ -218,7 +218,8 @@ def _wire(  # noqa: PLR0913 - called by `open_stack` alone
         ),
         warmer=Warmer(sources, config.origin, nursery),
         plans=Plans(
-            (prefetcher, namespace, fetcher, store),
+            prefetcher,
+            (namespace, fetcher, store),
             foresight,
             config.prefetch,
             config.mount.mountpoint,

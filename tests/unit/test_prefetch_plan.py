@@ -170,6 +170,58 @@ def test_a_whole_file_is_passed_by_its_open_and_not_by_each_read():
     assert plan.position == 1
 
 
+@pytest.mark.parametrize("readers", [1, 8])
+def test_pieces_of_a_range_are_not_the_same_range_of_the_next_epoch(readers):
+    chance = random.Random(4)
+    epochs = [chance.sample(range(40), 40) for _ in range(3)]
+    plan = Plan([PlanItem(b"t", r * 8, r * 8 + 8) for epoch in epochs for r in epoch], window=64)
+    for number, epoch in enumerate(epochs):
+        for at in range(0, 40, readers):
+            for piece in chance.sample(range(8), 8):
+                for part in epoch[at : at + readers]:
+                    plan.read(b"t", part * 8 + piece, part * 8 + piece + 1)
+            fill(plan, 8)
+            assert plan.position == 40 * number + at + readers
+    assert plan.done and not plan.skipped
+
+
+def test_one_range_far_away_read_in_pieces_is_no_resumed_job():
+    plan = Plan([PlanItem(b"t", r * 8, r * 8 + 8) for r in range(1000)], window=64, spread=16)
+    for piece in range(8):
+        assert not plan.read(b"t", 7200 + piece, 7201 + piece)
+    assert plan.position == 0
+
+
+def ranges(*names):
+    return [PlanItem(name, 10 * at, 10 * at + 10) for at, name in enumerate(names)]
+
+
+def test_a_file_whose_reads_are_not_seen_is_passed_from_its_open_to_its_close():
+    plan = Plan(ranges(b"a", b"a", b"a", b"b", b"b", b"a", b"c", b"a"), window=1000)
+    assert plan.began(b"a") and plan.position == 1
+    assert plan.began(b"b")
+    assert plan.ended(b"a") and plan.position == 4
+    assert plan.ended(b"b") and plan.position == 5
+    assert plan.began(b"a") and not plan.ended(b"a")
+    assert plan.position == 6
+    assert not plan.ended(b"a") and not plan.ended(b"x") and not plan.began(b"x")
+    assert plan.position == 6
+
+
+def test_whole_files_whose_reads_are_not_seen_are_passed_one_open_each():
+    plan = Plan(files(b"a", b"a", b"a"), window=1000)
+    assert plan.began(b"a")
+    assert not plan.ended(b"a")
+    assert plan.position == 1
+
+
+def test_a_close_far_away_says_nothing():
+    plan = Plan(ranges(*[b"b"] * 100, b"a", b"a"), window=1000, spread=4)
+    assert not plan.began(b"a")
+    assert not plan.ended(b"a")
+    assert plan.position == 0
+
+
 @given(
     st.lists(st.integers(0, 20), max_size=60),
     st.lists(st.integers(0, 22), max_size=120),

@@ -286,7 +286,8 @@ async def test_what_nobody_will_read_is_taken_back_while_it_queues(trees, stop):
 @asynccontextmanager
 async def planned(tree, items, window=4 * MIB):
     plan = Plan(items, window=window)
-    planner = Planner(plan, tree.stack.namespace, tree.stack.fetcher, Foresight())
+    parts = tree.stack.namespace, tree.stack.fetcher, tree.stack.store
+    planner = Planner(plan, parts, Foresight())
     tree.stack.prefetcher.planner = planner
     async with trio.open_nursery() as nursery:
         nursery.start_soon(planner.run)

@@ -42,11 +42,13 @@ class Foresight:
 
     # -- what the tree tells ---------------------------------------------------------------------
 
-    def opened(self, ino: int, key: bytes) -> None:
-        """Version *ino* of the file *key* was opened."""
-        if self._plan is not None and self._plan.number(key) is not None:
-            self._open[ino] = self._open.get(ino, 0) + 1
-            self.moved(ino)
+    def opened(self, ino: int, key: bytes) -> bool:
+        """Version *ino* of the file *key* was opened; whether it is one of the plan's."""
+        if self._plan is None or self._plan.number(key) is None:
+            return False
+        self._open[ino] = self._open.get(ino, 0) + 1
+        self.moved(ino)
+        return True
 
     def released(self, ino: int) -> bool:
         """A handle of *ino* was closed; whether it was the last one, as far as is known."""

@@ -15,12 +15,18 @@ Pure. About 25 bytes per entry and one string per path.
 
 from __future__ import annotations
 
+import itertools
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
+
+from tiercache.prefetch.underway import Underway
 
 #: After all places.
 NEVER: Final = 1 << 62
+
+#: Where a range ends that goes to the end of a file whose size is not known.
+_ENDLESS: Final = 1 << 62
 
 #: So many opens near each other, far from the rest, are a resumed job.
 _RESUMED = 4
@@ -62,6 +68,8 @@ class Plan:
         self._taken = self.position = min(start, len(self._path))
         self._ahead: dict[int, int] = {}  # taken and unvisited places: their bytes
         self._far: list[int] = []
+        self._underway = Underway()
+        self._begun: dict[int, int] = {}  # paths that are open and whose reads are not seen
         self.ahead_bytes = 0
         self.skipped = 0
         self.unplanned = 0
@@ -136,20 +144,59 @@ class Plan:
 
     def opened(self, path: bytes) -> bool:
         """*path* was opened; whether that moved anything. Only entries for whole files do."""
-        return self._observe(path, None)
+        number = self._ids.get(path)
+        if number is None:
+            self.unplanned += 1
+            return False
+        place = self._find(number, self._whole)
+        return place is not None and self._reach(place)
 
     def read(self, path: bytes, start: int, end: int) -> bool:
         """Bytes [start, end) of *path* were read; whether that moved anything."""
-        return self._observe(path, (start, end))
-
-    def _observe(self, path: bytes, span: tuple[int, int] | None) -> bool:
         number = self._ids.get(path)
-        if number is None:
-            self.unplanned += span is None
+        if number is None or self._underway.goes_on(number, start, end):
             return False
-        place = self._find(number, span)
+        place = self._find(number, lambda place: self._overlaps(place, start, end))
         if place is None:
             return False
+        first, last = self._span(place)
+        self._underway.begin(number, (first, last), min(end, last) - max(start, first))
+        return self._reach(place)
+
+    def began(self, path: bytes) -> bool:
+        """*path* was opened by somebody whose reads are not seen; whether that moved anything.
+
+        They begin at its next entry, whatever that is.
+        """
+        number = self._ids.get(path)
+        if number is None:
+            self.unplanned += 1
+            return False
+        place = self._find(number, lambda _place: True)
+        if place is None:
+            return False
+        self._begun[number] = place
+        return self._reach(place)
+
+    def ended(self, path: bytes) -> bool:
+        """It was closed; whether that moved anything.
+
+        What follows the entry that it was opened at was read, as far as that is of the same file.
+        """
+        place = self._begun.pop(self._ids.get(path, -1), None)
+        if place is None or not self._past(place):  # too far away to be believed
+            return False
+        following = itertools.takewhile(
+            lambda after: self._path[after] == self._path[place] and not self._whole(after),
+            range(place + 1, len(self)),
+        )
+        moved = False
+        for after in following:
+            moved |= not self._past(after) and self._reach(after)
+        return moved
+
+    def _reach(self, place: int) -> bool:
+        """Somebody is at *place*; whether that is believed."""
         if place >= max(self.position, self._taken) + self._spread:
             return self._far_away(place)
         self._visit(place)
@@ -157,27 +204,33 @@ class Plan:
         self._advance()
         return True
 
-    def _find(self, number: int, span: tuple[int, int] | None) -> int | None:
+    def _find(self, number: int, matches: Callable[[int], bool]) -> int | None:
         """The first place of a path that is not visited and matches what was read of it."""
         self.next_place(number)
         at, stop = self._next[number], self._group[number + 1]
         for index in range(at, min(stop, at + 2 * self._spread)):
             place = self._by_path[index]
-            if not self._past(place) and self._matches(place, span):
+            if not self._past(place) and matches(place):
                 return place
         return None
 
     def _past(self, place: int) -> bool:
         return place < self.position or bool(self._visited[place])
 
-    def _matches(self, place: int, span: tuple[int, int] | None) -> bool:
-        whole = not self._start[place] and self._end[place] < 0
-        if span is None:
-            return whole
+    def _whole(self, place: int) -> bool:
+        return not self._start[place] and self._end[place] < 0
+
+    def _span(self, place: int) -> tuple[int, int]:
         end = self._end[place]
-        return not whole and self._start[place] < span[1] and (end < 0 or span[0] < end)
+        return self._start[place], _ENDLESS if end < 0 else end
+
+    def _overlaps(self, place: int, start: int, end: int) -> bool:
+        first, last = self._span(place)
+        return not self._whole(place) and first < end and start < last
 
     def _far_away(self, place: int) -> bool:
+        if place in self._far:
+            return False
         if self._far and abs(place - self._far[-1]) > self._spread:
             self._far.clear()
         self._far.append(place)

@@ -10,6 +10,7 @@ import trio
 from tiercache.errors import NotDirectoryError, TierCacheError
 from tiercache.prefetch.foresight import Foresight
 from tiercache.prefetch.plan import Plan
+from tiercache.tier.store import TierStore
 from tiercache.transfer.fetch import Reason
 from tiercache.transfer.fetcher import Fetcher
 from tiercache.types import Inode
@@ -30,23 +31,33 @@ class Planner:
     Who evicts is told through *foresight*, which its owner has follow the plan.
     """
 
-    def __init__(self, plan: Plan, paths: Paths, fetcher: Fetcher, foresight: Foresight) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        parts: tuple[Paths, Fetcher, TierStore],
+        foresight: Foresight,
+    ) -> None:
         self.plan = plan
         self._foresight = foresight
-        self._paths = paths
-        self._fetcher = fetcher
+        self._paths, self._fetcher, self._store = parts
+        self._unseen: dict[int, bytes] = {}  # versions that the kernel reads by itself: their keys
         self._moved = trio.Event()
         self._progress = trio.Event()
 
     def opened(self, obj: Inode) -> None:
         """*obj* was opened."""
-        if self.plan.opened(obj.key):
+        unseen = self._store.is_kept(obj.ino)
+        if self.plan.began(obj.key) if unseen else self.plan.opened(obj.key):
             self._on_moved()
-        self._foresight.opened(obj.ino, obj.key)
+        if self._foresight.opened(obj.ino, obj.key) and unseen:
+            self._unseen[obj.ino] = obj.key
 
     def released(self, ino: int) -> None:
         """A handle of version *ino* was closed."""
-        self._foresight.released(ino)
+        if self._foresight.released(ino):
+            key = self._unseen.pop(ino, None)
+            if key is not None and self.plan.ended(key):
+                self._on_moved()
 
     def read(self, obj: Inode, offset: int, size: int) -> None:
         """Bytes [offset, offset + size) of *obj* were read."""

@@ -47,9 +47,10 @@ class _Version(NamedTuple):
 class Plans:
     """At most one plan at a time; `run` follows it. *fresh*: no worker served this mount before."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the composition root names every part once
         self,
-        parts: tuple[Prefetcher, Paths, Fetcher, TierStore],
+        prefetcher: Prefetcher,
+        parts: tuple[Paths, Fetcher, TierStore],
         foresight: Foresight,
         config: PrefetchConfig,
         mountpoint: Path,
@@ -57,7 +58,8 @@ class Plans:
         *,
         fresh: bool,
     ) -> None:
-        self._prefetcher, self._paths, self._fetcher, self._store = parts
+        self._prefetcher = prefetcher
+        self._parts = parts
         self._foresight = foresight
         self._config = config
         self._mountpoint = mountpoint
@@ -83,8 +85,9 @@ class Plans:
                         await self._follow(self._planner)
 
     async def _follow(self, planner: Planner) -> None:
+        *_, store = self._parts
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._store.each_resident, self._introduce)
+            nursery.start_soon(store.each_resident, self._introduce)
             nursery.start_soon(self._keep_marked, planner)
             nursery.start_soon(planner.run)
 
@@ -133,7 +136,7 @@ class Plans:
         plan, version = await trio.to_thread.run_sync(self._read, file, mark)
         if call == self._calls:  # nobody set or cleared it meanwhile
             self._version = version
-            self._replace(file, Planner(plan, self._paths, self._fetcher, self._foresight))
+            self._replace(file, Planner(plan, self._parts, self._foresight))
 
     def _read(self, file: Path, mark: bytes | None) -> tuple[Plan, _Version]:
         version = _version(file)

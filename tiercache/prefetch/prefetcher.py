@@ -80,6 +80,11 @@ class Prefetcher:
         if wanted is not None:
             self._fetcher.prefetch(obj, *wanted, Reason.READAHEAD)
 
+    def read_local(self, obj: Inode, offset: int, size: int) -> None:
+        """Bytes [offset, offset + size) of *obj*, all of which is on local disk, are read."""
+        if self.planner is not None:
+            self.planner.read(obj, offset, size)
+
     def forget(self, ino: int) -> None:
         """Version *ino* is gone."""
         self.streams.forget(ino)

@@ -296,6 +296,10 @@ class TierStore:
         """The kernel let go of it once."""
         self._removal.gone(ino)
 
+    def is_kept(self, ino: int) -> bool:
+        """Whether the kernel holds the mirror file of *ino*, to read it by itself."""
+        return self._removal.is_kept(ino)
+
     def on_evicted(self, callback: Callable[[int], None]) -> None:
         """Have *callback* told of every inode whose local copy goes away."""
         self._removal.on_evicted = callback

@@ -172,7 +172,9 @@ class TieredFilesystem:
             self._prefetcher.read(obj, offset, size)
             return self._fetcher.read(obj, offset, size)
         self.stats.reads_warm += 1
-        if not self._store.complete(obj):
+        if self._store.complete(obj):
+            self._prefetcher.read_local(obj, offset, size)
+        else:
             self._prefetcher.read(obj, offset, size)
         return view
 
