@@ -32,6 +32,12 @@ class Reason(enum.StrEnum):
     TAIL = "tail"
     PLAN = "plan"
     WARM = "warm"
+    FILL = "fill"
+
+    @property
+    def spares(self) -> bool:
+        """Whether it is not worth a request unless a tier takes it."""
+        return self in (Reason.WARM, Reason.FILL)
 
 
 class Fetch:

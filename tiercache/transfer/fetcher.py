@@ -126,7 +126,7 @@ class Fetcher:
                 first = cut
         return started
 
-    async def warm(self, obj: Inode, first: int, end: int) -> None:
+    async def warm(self, obj: Inode, first: int, end: int, reason: Reason = Reason.WARM) -> None:
         """Have what is missing of blocks [first, end) in a tier, behind everybody else.
 
         At most one part, for one caller at a time. Returns when all of it was settled, resident or
@@ -134,7 +134,7 @@ class Fetcher:
         back what is still queued.
         """
         for start, stop in self._absent(obj, first, end):
-            self._start(obj, start, stop, Priority.BACKGROUND, Reason.WARM)
+            self._start(obj, start, stop, Priority.BACKGROUND, reason)
         try:
             for fetch in list(self._flights.of(obj.ino, first, end)):
                 if not self._landing.retains(fetch):
@@ -249,7 +249,7 @@ class Fetcher:
     async def _transfer(self, fetch: Fetch) -> None:
         self._landing.begin(fetch)
         assert fetch.buffer is not None
-        if fetch.reason is Reason.WARM and fetch.reservation is None and not fetch.wanted:
+        if fetch.reason.spares and fetch.reservation is None and not fetch.wanted:
             raise BypassedError("no tier takes it now")
         self.gets += 1
         await self._origin.get_range(
