@@ -20,7 +20,6 @@ NAMES = ["cold.link.plan", "cold.link.plan.busy", "cold.sequential", "cold.strea
         (["*.streams", "cold.se"], {"cold.streams", "cold.sequential"}),
         (["*"], set(NAMES)),
     ],
-    ids=" ".join,
 )
 def test_rows_by_name_beginning_and_pattern(patterns, chosen):
     assert select(NAMES, patterns) == chosen
