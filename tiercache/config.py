@@ -230,6 +230,8 @@ class PrefetchConfig:
     tail: int = field(default=64 * KIB, metadata=live(size(0, 1 * GIB)))
     #: Files fetched ahead when a directory is read in the order of its names; 0: none.
     files_ahead: int = field(default=64, metadata=live(bounds(0, 4096)))
+    #: Fill free space of the tiers with the rest of what is being read, when nothing else is due.
+    background_fill: bool = field(default=False, metadata=live())
     #: An ordered list of what will be read, followed from the start; see `tiercache plan`.
     plan_file: Path | None = None
     #: What is fetched ahead of the readers of a plan.

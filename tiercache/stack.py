@@ -23,6 +23,7 @@ from tiercache.origin.hedge import HedgingOrigin
 from tiercache.origin.protocol import Origin
 from tiercache.origin.retry import RetryingOrigin
 from tiercache.policy import EvictionPolicy
+from tiercache.prefetch.background import BackgroundFill
 from tiercache.prefetch.foresight import Foresight
 from tiercache.prefetch.plans import Plans
 from tiercache.prefetch.prefetcher import Prefetcher
@@ -75,12 +76,14 @@ class Stack:
     mover: Mover
     warmer: Warmer
     plans: Plans
+    background: BackgroundFill
 
     def reconfigure(self, config: Config) -> None:
         """Take on the live settings of *config*; the others must be those we began with."""
         self.retrying.reconfigure(config.transfer)  # and what is below it
         self.fetcher.reconfigure(config.transfer)
         self.prefetcher.reconfigure(config.prefetch)
+        self.background.reconfigure(config.prefetch)
         self.namespace.reconfigure(config.mount)
         self.store.reconfigure(config.tiers, config.heat, config.move)
         self.mover.reconfigure(config.move)
@@ -92,6 +95,7 @@ class Stack:
             "tiers": self.store.status(),
             "moves": self.mover.status(),
             "plan": self.plans.status(),
+            "background_fill": self.background.status(),
             "in_flight": self.fetcher.admission.connections_used,
             "queued": self.fetcher.admission.waiting,
             "concurrency": self.fetcher.concurrency,
@@ -155,6 +159,7 @@ async def open_stack(
                 stack.hedging.run,
                 stack.mover.run,
                 stack.plans.run,
+                stack.background.run,
             ):
                 nursery.start_soon(task)
             if fresh:
@@ -200,6 +205,8 @@ def _wire(  # noqa: PLR0913 - called by `open_stack` alone
         workers=config.transfer.connections,
         entries_max=config.prefetch.plan_entries,
     )
+    background = BackgroundFill(sources, config.prefetch, config.heat.group_depth)
+    prefetcher.background = background
     return Stack(
         origin=origin,
         hedging=hedging,
@@ -226,6 +233,7 @@ def _wire(  # noqa: PLR0913 - called by `open_stack` alone
             catalog.kv,
             fresh=fresh,
         ),
+        background=background,
     )
 
 

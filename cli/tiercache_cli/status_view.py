@@ -50,6 +50,7 @@ def _facts(report: Report) -> Iterable[tuple[str, str]]:
         yield "uptime", duration(report["uptime_s"])
     yield "processes", _processes(report)
     yield from _bypassed(report["tiers"] or ())
+    yield from _filling(report["worker_facts"].get("background_fill"))
     yield from _recording(report["worker_facts"].get("trace"))
     for warning in report["warnings"]:
         yield "warning", warning
@@ -65,6 +66,17 @@ def _driver(report: Report) -> str:
     if report["passthrough"]:
         return f"{report['driver']}, passthrough"
     return f"{report['driver']}, no passthrough: {report['passthrough_reason']}"
+
+
+def _filling(fill: dict[str, Any] | None) -> Iterable[tuple[str, str]]:
+    if fill is None or not fill["enabled"]:
+        return
+    state = "nothing to fill"
+    if fill["dataset"] is not None:
+        state = f"filling {fill['dataset']}"
+    elif fill["last"] is not None:
+        state = f"{fill['last']['dataset']}: {fill['last']['ended']}"
+    yield "fill", f"{state}; {size(fill['fetched_bytes'])} fetched so far"
 
 
 def _recording(trace: dict[str, Any] | None) -> Iterable[tuple[str, str]]:

@@ -10,7 +10,7 @@ from tiercache.types import MIB
 from tiercache_cli.status_view import show
 
 
-def text(cache):
+def text(cache, **facts):
     report = {
         "mountpoint": "/mnt/data",
         "source": "s3://bucket",
@@ -24,7 +24,7 @@ def text(cache):
     }
     for name in ("driver", "passthrough", "origin", "in_flight", "queued", "uptime_s"):
         report[name] = None
-    report["worker_facts"] = {}
+    report["worker_facts"] = facts
     console = Console(width=200, record=True, file=io.StringIO(), highlight=False)
     show([report], console)
     return console.export_text()
@@ -50,4 +50,17 @@ async def test_what_moved_left_and_was_refused_is_shown_once_there_is_any(tmp_pa
     assert head.split()[-5:] == ["pinned", "moved", "up", "evicted", "state"]
     cells = next(line for line in lines if line.startswith("  tier0")).split()
     assert cells[-3:-1] == ["3", str(cache.store.tiers[0].evictions)]
+    cache.store.close()
+
+
+async def test_what_is_filled_in_the_background_is_shown_if_it_is_switched_on(tmp_path):
+    cache = Cache(tmp_path, capacity=4 * MIB)
+    fill = {"enabled": False, "dataset": None, "fetched_bytes": 3 * MIB, "last": None}
+    assert "fetched so far" not in text(cache, background_fill=fill)
+    fill["enabled"] = True
+    assert "nothing to fill; 3.0 MiB fetched" in text(cache, background_fill=fill)
+    fill["last"] = {"dataset": "a/b", "ended": "no tier has room"}
+    assert "a/b: no tier has room; 3.0 MiB" in text(cache, background_fill=fill)
+    fill["dataset"] = "c/d"
+    assert "filling c/d; 3.0 MiB" in text(cache, background_fill=fill)
     cache.store.close()

@@ -15,6 +15,7 @@ from tiercache.config_file import SECTIONS
 from tiercache.errors import OriginUnavailableError
 from tiercache.testing.data import check
 from tiercache.testing.faulty import SlowOrigin
+from tiercache.transfer.fetch import Reason
 from tiercache.types import KIB, MIB
 
 PROVED = set()
@@ -167,7 +168,7 @@ async def test_reserved_connections_are_kept_from_readahead(trees, mounted):
         obj = mount.tree.stack.namespace.inode(await mount.tree.open(b"f"))
         limits = {"connections": 6, "connections_min": 6}
         mount.reload("transfer", **limits, connections_reserved=5)
-        mount.tree.stack.fetcher.prefetch(obj, 0, 32 * MIB, "readahead")
+        mount.tree.stack.fetcher.prefetch(obj, 0, 32 * MIB, Reason.READAHEAD)
         await settle()
         assert gate.waiting == 1
         mount.reload("transfer", **limits, connections_reserved=3)
@@ -330,6 +331,18 @@ async def test_files_ahead(trees, mounted):
             await mount.tree.cat(b"f%02d" % i)
         await settle()
         assert 36 <= mount.origin.count("get_range") <= 40
+
+
+@proves("prefetch.background_fill")
+async def test_background_fill(trees, mounted):
+    files(trees, 40, 1000)
+    async with mounted() as mount:
+        mount.reload("prefetch", files_ahead=0, background_fill=True)
+        for i in range(10):
+            await mount.tree.cat(b"f%02d" % i)
+        await mount.until(lambda: mount.origin.count("get_range") == 40)
+        mount.reload("prefetch", background_fill=False)
+        assert not mount.tree.stack.background.status()["enabled"]
 
 
 # ---------------------------------------------------------------- tiers

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tiercache.config import PrefetchConfig
+from tiercache.prefetch.background import BackgroundFill
 from tiercache.prefetch.planner import Planner
 from tiercache.prefetch.siblings import Names, Siblings
 from tiercache.prefetch.streams import Streams
@@ -42,6 +43,8 @@ class Prefetcher:
         self.siblings = Siblings(config, names, part)
         #: Follows a list of what will be read, if there is one; its owner runs it.
         self.planner: Planner | None = None
+        #: Fills free space with what is being read, if it is switched on.
+        self.background: BackgroundFill | None = None
 
     def reconfigure(self, config: PrefetchConfig) -> None:
         """Guess by other bounds from now on; what is on its way comes."""
@@ -55,6 +58,8 @@ class Prefetcher:
         """*obj* was opened; *resident*: all of it is on local disk."""
         if self.planner is not None:
             self.planner.opened(obj)
+        if self.background is not None and self.background.enabled:
+            self.background.used(obj, opens=not resident)
         if not self._ahead:
             return
         found = self.siblings.opened(obj, resident=resident)
@@ -72,6 +77,8 @@ class Prefetcher:
         """Bytes [offset, offset + size) of *obj*, which is not all on local disk, are read."""
         if self.planner is not None:
             self.planner.read(obj, offset, size)
+        if self.background is not None and self.background.enabled:
+            self.background.used(obj, nbytes=size)
         if not offset:
             tail = tail_of(obj, self._tail)
             if tail is not None:

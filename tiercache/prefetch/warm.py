@@ -33,8 +33,13 @@ _SLICE: Final = 64
 class Files(Protocol):
     """Finds files."""
 
-    def files(self, pattern: bytes, *, literal: bool = False) -> AsyncGenerator[Inode, None]:
-        """The files at or below *pattern*, if any. Raises what the origin raised."""
+    def files(
+        self, pattern: bytes, *, literal: bool = False, deep: bool = True
+    ) -> AsyncGenerator[Inode, None]:
+        """The files at or below *pattern*, if any; not *deep*: of no directory below it.
+
+        Raises what the origin raised.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,8 +183,7 @@ class Housekeeping:
 
     def _keep_headroom(self) -> None:
         for tier in self._tiers:
-            limit = int(tier.capacity * self._limits.headroom_fraction)
-            headroom = min(self._limits.headroom_max, limit)
+            headroom = self._limits.headroom(tier.capacity)
             if (
                 tier.health.writable
                 and tier.free < headroom

@@ -46,6 +46,10 @@ class Limits:
     #: How long bytes of unlinked files found at start wait for a kernel to claim them.
     claim_s: float = 60.0
 
+    def headroom(self, capacity: int) -> int:
+        """Bytes to keep free of a tier of *capacity* bytes."""
+        return min(self.headroom_max, int(capacity * self.headroom_fraction))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:

@@ -15,7 +15,7 @@ import trio
 from tiercache.tier.store import TierStore
 from tiercache.transfer.admission import Admission
 from tiercache.transfer.buffers import BufferPool
-from tiercache.transfer.fetch import Fetch
+from tiercache.transfer.fetch import Fetch, Reason
 from tiercache.transfer.flights import Flights
 
 #: Small bodies handed to the tier in one thread hop.
@@ -73,9 +73,13 @@ class Landing:
         self._used.set()
         fetch.buffer = self._pool.take(fetch.size)
         place = fetch.obj, fetch.first, fetch.end
-        if not fetch.reason.spares or fetch.wanted or self._store.warming.admits(*place):
+        if not fetch.reason.spares or fetch.wanted or self._admits(fetch):
             fetch.reservation = self._store.reserve(*place)
         fetch.writes_inline = fetch.size > self._inline_body
+
+    def _admits(self, fetch: Fetch) -> bool:
+        evicts = fetch.reason is not Reason.FILL
+        return self._store.warming.admits(fetch.obj, fetch.first, fetch.end, evicts=evicts)
 
     def retains(self, fetch: Fetch) -> bool:
         """Whether *fetch* landed in memory alone."""

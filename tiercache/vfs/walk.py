@@ -30,10 +30,13 @@ class Walker:
         self._namespace = namespace
         self._catalog = catalog
 
-    async def files(self, pattern: bytes, *, literal: bool = False) -> AsyncGenerator[Inode, None]:
+    async def files(
+        self, pattern: bytes, *, literal: bool = False, deep: bool = True
+    ) -> AsyncGenerator[Inode, None]:
         """The files at or below *pattern*, relative to the root; none if there are none.
 
-        *literal*: no character has a meaning. Raises what the origin raised.
+        *literal*: no character has a meaning. Not *deep*: directories stand for the files right
+        in them. Raises what the origin raised.
         """
         stack = [iter([(self._namespace.inode(ROOT_INO), _components(pattern))])]
         while stack:
@@ -43,7 +46,8 @@ class Walker:
                 continue
             inode, rest = step
             if inode.kind is Kind.DIRECTORY:
-                stack.append(await self._below(inode, rest, literal=literal))
+                below = await self._below(inode, rest, literal=literal)
+                stack.append(below if deep or rest else filter(_is_file, below))
             elif not rest:
                 yield inode
 
@@ -81,6 +85,10 @@ class Walker:
     async def _list(self, ino: int) -> None:
         if not self._namespace.listed(ino):
             await self._namespace.list(ino)
+
+
+def _is_file(step: _Step) -> bool:
+    return step[0].kind is Kind.FILE
 
 
 def _components(pattern: bytes) -> list[bytes]:
