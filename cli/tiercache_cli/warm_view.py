@@ -37,16 +37,27 @@ def summary(report: Report) -> str:
     return text + "".join(f"; {line}" for line in _troubles(report))
 
 
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _money(cost: float) -> str:
+    """Two decimals, or the first digit that is not 0."""
+    return f"{cost:.2f}" if cost >= 0.01 else f"{cost:.1g}"
+
+
 def intent(report: Report) -> list[str]:
     """What a fill will do."""
     survey = report["survey"]
     resident = survey["bytes"] - survey["missing_bytes"]
-    lines = [f"{survey['objects']} files, {size(survey['bytes'])}; {size(max(0, resident))} local"]
+    files = _counted(survey["objects"], "file")
+    lines = [f"{files}, {size(survey['bytes'])}; {size(max(0, resident))} local"]
     if survey["missing_bytes"]:
-        cost = f", cost {report['cost']:.2f}" if report["cost"] else ""
+        cost = f", cost {_money(report['cost'])}" if report["cost"] else ""
         lines.append(
-            f"{'missing' if report['check'] else 'to fetch'}: {survey['missing_objects']} files,"
-            f" {size(survey['missing_bytes'])} in {survey['requests']} requests{cost}"
+            f"{'missing' if report['check'] else 'to fetch'}:"
+            f" {_counted(survey['missing_objects'], 'file')},"
+            f" {size(survey['missing_bytes'])} in {_counted(survey['requests'], 'request')}{cost}"
         )
         where = [f"{size(nbytes)} to {name}" for name, nbytes in report["where"].items()]
         if report["excess_bytes"]:
@@ -60,7 +71,9 @@ def outcome(report: Report) -> list[str]:
     if report["complete"]:
         return ["all of it is local"]
     left = report["left"]
-    lines = [] if left is None else [f"{size(left['missing_bytes'])} are not local"]
+    lines = []
+    if left is not None and left["missing_bytes"]:
+        lines.append(f"{size(left['missing_bytes'])} are not local")
     return lines + list(_troubles(report))
 
 

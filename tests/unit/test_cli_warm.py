@@ -109,6 +109,18 @@ async def test_a_fill_is_watched_to_its_end_and_told(mount, capsys):
 
 
 @pytest.mark.parametrize(
+    ("cost", "text"),
+    [(0.0, ""), (0.00042, ", cost 0.0004"), (0.01, ", cost 0.01"), (12.345, ", cost 12.35")],
+)
+async def test_a_cost_is_never_rounded_away(mount, capsys, cost, text):
+    missing = {"missing_objects": 1, "missing_bytes": MIB, "requests": 1, "cost": cost}
+    mount.answers = {"warm_start": [report(**missing)]}
+    await mount.run("warm", mount.mountpoint / "d")
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[1] == f"tiercache: to fetch: 1 file, 1.0 MiB in 1 request{text}"
+
+
+@pytest.mark.parametrize(
     ("fields", "words"),
     [
         ({"bypassed_bytes": MIB}, "1.0 MiB no tier takes"),
@@ -121,7 +133,9 @@ async def test_a_fill_is_watched_to_its_end_and_told(mount, capsys):
 async def test_what_is_not_all_local_then_is_status_1(mount, capsys, fields, words):
     mount.answers = {"warm_start": [report(**fields, complete=False)]}
     assert await mount.run("warm", mount.mountpoint / "d") == 1
-    assert f"tiercache: {words}" in capsys.readouterr().err.splitlines()
+    lines = capsys.readouterr().err.splitlines()
+    assert f"tiercache: {words}" in lines
+    assert "tiercache: 0 B are not local" not in lines
 
 
 async def test_json_is_one_object_and_nothing_else(mount, capsys):

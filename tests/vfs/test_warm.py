@@ -210,6 +210,30 @@ async def test_a_rate_is_kept(trees, autojump_clock):
     assert 8 <= took <= 15  # simulated seconds: one second's worth is free
 
 
+async def test_a_rate_is_kept_evenly_by_smaller_requests(trees, autojump_clock):
+    trees.origin.put_pattern(b"f", 20 * MIB)
+    async with trees.open(transfer={"part": 8 * MIB}) as tree:
+        began = trio.current_time()
+        report = tree.stack.warmer.start(["f"], rate=2 * MIB)
+        while report["state"] not in ("done", "failed"):
+            report = await tree.stack.warmer.wait(report["job"], 5.0)
+        took = trio.current_time() - began
+    assert report["complete"]
+    assert {size for _, _, size in gets(trees)} == {2 * MIB}
+    assert len(gets(trees)) == report["survey"]["requests"] == 10
+    assert 8 <= took <= 10
+
+
+async def test_where_it_goes_is_said_of_the_room_before_it_came(trees):
+    for i in range(6):
+        trees.origin.put_pattern(b"d/%d" % i, MIB)
+    async with trees.open(capacity=9 * MIB) as tree:
+        report = await warm(tree, "d")
+        assert (report["where"], report["excess_bytes"]) == ({"cache": 6 * MIB}, 0)
+        report = await warm(tree, "d")
+        assert (report["where"], report["excess_bytes"]) == ({}, 0)
+
+
 async def test_a_fill_whose_watcher_is_gone_ends(trees, autojump_clock):
     trees.origin.put_pattern(b"f", 4000 * MIB)
     async with trees.open() as tree:

@@ -17,7 +17,7 @@ import trio
 
 from tiercache.errors import BypassedError, OriginUnavailableError, TierCacheError
 from tiercache.prefetch import planfile
-from tiercache.prefetch.warm_survey import Survey, cuts
+from tiercache.prefetch.warm_survey import Survey, cuts, spread
 from tiercache.tier.store import TierStore
 from tiercache.transfer.fetcher import Fetcher
 from tiercache.transfer.rates import TokenBucket
@@ -108,12 +108,17 @@ class Sources:
 
 @dataclass(slots=True, eq=False)
 class Fill:
-    """Runs once. Its counts may be read at any time."""
+    """Runs once. Its counts may be read at any time.
+
+    `where` and `excess_bytes` say, once the survey is over, which tiers have room for how much.
+    """
 
     sources: Sources
     wanted: Wanted
     state: State = State.SURVEY
     survey: Survey = field(default_factory=Survey)
+    where: dict[str, int] = field(default_factory=dict)
+    excess_bytes: int = 0
     left: Survey | None = None
     progress: Progress = field(default_factory=Progress)
     error: str | None = None
@@ -123,6 +128,7 @@ class Fill:
         """Until it is over; raises only Cancelled."""
         try:
             await self._count(self.survey)
+            self._place()
             if not self.wanted.check:
                 self.state = State.FETCH
                 await self._fetch()
@@ -146,6 +152,8 @@ class Fill:
             "state": str(self.state),
             "complete": self.complete,
             "survey": self.survey.as_dict(),
+            "where": self.where,
+            "excess_bytes": self.excess_bytes,
             "left": None if self.left is None else self.left.as_dict(),
             "fetched_bytes": self.progress.fetched_bytes,
             "bypassed_bytes": self.progress.bypassed_bytes,
@@ -164,7 +172,17 @@ class Fill:
 
     @property
     def _part(self) -> int:
-        return self.sources.part // BLOCK_SIZE
+        """Blocks per request: no more than the rate allows in a second, so that it is even."""
+        part = self.sources.part
+        if self.wanted.rate:
+            part = min(part, max(self.wanted.rate, BLOCK_SIZE))
+        return part // BLOCK_SIZE
+
+    def _place(self) -> None:
+        """Say where what is missing finds room, before any of it comes."""
+        tier = self.wanted.tier
+        free = [found for found in self.sources.store.warming.free() if tier in (None, found[0])]
+        self.where, self.excess_bytes = spread(self.survey.missing_bytes, free)
 
     async def _pieces(self, survey: Survey) -> AsyncGenerator[Piece, None]:
         """Everything that is wanted; what cannot be had is counted in *survey*."""

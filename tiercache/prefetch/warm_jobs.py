@@ -17,7 +17,6 @@ import trio
 from tiercache.config import OriginConfig
 from tiercache.errors import ControlError
 from tiercache.prefetch.warm import Fill, Sources, Wanted
-from tiercache.prefetch.warm_survey import spread
 
 #: Fills at a time; each has as many requests queued as there are connections.
 _RUNNING_MAX: Final = 4
@@ -124,18 +123,12 @@ class Warmer:
 
     def _report(self, job: _Job) -> dict[str, Any]:
         wanted, survey = job.fill.wanted, job.fill.survey
-        free = self._sources.store.warming.free()
-        if wanted.tier is not None:
-            free = [(name, room) for name, room in free if name == wanted.tier]
-        where, excess = spread(survey.missing_bytes, free)
         return {
             "job": job.name,
             "paths": [os.fsdecode(path) for path in wanted.paths[:_KEPT]],
             "manifest": None if wanted.manifest is None else str(wanted.manifest),
             "check": wanted.check,
             "cost": survey.cost(self._prices.price_per_get, self._prices.price_per_gb),
-            "where": where,
-            "excess_bytes": excess,
             **job.fill.as_dict(),
         }
 
