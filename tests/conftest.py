@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +29,17 @@ def moto() -> Iterator[MotoServer]:
     """moto on a thread for the whole run, started when the first test asks for it."""
     with MotoServer() as server:
         yield server
+
+
+@pytest.fixture
+def recipe() -> dict[str, Any]:
+    """What the program in docs/PREFETCH.md defines, which writes plans."""
+    pytest.importorskip("torch", reason="extra `loaders`: torch")
+    page = Path(__file__).parents[1] / "docs" / "PREFETCH.md"
+    [code] = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    return names
 
 
 @pytest.fixture

@@ -131,6 +131,58 @@ def test_what_was_demoted_and_becomes_hot_goes_up_whole_and_is_passed_through(bu
         assert after["origin_bytes"] == before["origin_bytes"]
 
 
+def warm(mount, *options):
+    """Status and report of a fill of the whole mount."""
+    done = subprocess.run(
+        [*COMMAND, "warm", mount.mountpoint, *options, "--json"],
+        check=False,
+        capture_output=True,
+        timeout=60,
+    )
+    assert done.stderr == b"", done
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("tier", ["nvme", "hdd"])
+def test_k06_a_fill_of_one_tier_leaves_the_other_alone(bucket, tiered, tier):
+    for n in range(8):
+        bucket.put(f"f{n}", MIB, n)
+    mount = tiered(64 * KIB)
+    status, report = warm(mount, "--tier", tier)
+    assert (status, report["complete"], report["where"]) == (0, True, {tier: 8 * MIB})
+    objects = {name: found["objects"] for name, found in tiers(mount).items()}
+    assert objects == {"nvme": 0, "hdd": 0, tier: 8}
+    assert {where(mount, f"f{n}")["tier"] for n in range(8)} == {tier}
+    gets = mount.status()["counters"]["origin_gets"]
+    for n in range(8):
+        read(mount, f"f{n}", n)
+    assert mount.status()["counters"]["origin_gets"] == gets
+
+
+def test_k06_a_fill_ends_where_its_tier_is_full(bucket, tiered):
+    """What does not fit is reported and not fetched, though there is room in the other tier."""
+    for n in range(24):
+        bucket.put(f"f{n:02}", MIB, n)
+    mount = tiered(16 * KIB, policy="pin")
+    status, report = warm(mount, "--tier", "nvme")
+    kept = tiers(mount)["nvme"]["objects"]
+    assert (status, report["complete"]) == (1, False)
+    assert 8 <= kept <= 16
+    assert report["left"]["missing_bytes"] == report["bypassed_bytes"] == (24 - kept) * MIB
+    assert report["fetched_bytes"] == kept * MIB
+    assert tiers(mount)["hdd"]["objects"] == 0
+
+
+def test_a_fill_of_a_tier_that_is_not_there_is_refused(bucket, tiered):
+    bucket.put("x", MIB)
+    mount = tiered(64 * KIB)
+    command = [*COMMAND, "warm", mount.mountpoint, "--tier", "ssd"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (1, "")
+    [line] = done.stderr.splitlines()
+    assert line == f"tiercache: {mount.mountpoint}: there is no tier 'ssd'; tiers: nvme, hdd"
+
+
 #: Files of 1 MiB in a dataset, and what one takes of a tier.
 FILES = 40
 ONE_KIB = KIB + 8

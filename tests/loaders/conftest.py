@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import tarfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -94,12 +95,25 @@ def lmdb_dataset(stored: Stored, scratch: Path) -> None:
         stored.objects[f"lmdb/{name}"] = (scratch / "lmdb" / name).read_bytes()
 
 
+def tiny_shards(stored: Stored, _scratch: Path) -> None:
+    """More shards than a window or a worker holds, of two samples each."""
+    for number in range(12):
+        out = io.BytesIO()
+        with tarfile.open(fileobj=out, mode="w") as tar:
+            for sample in range(2):
+                member = tarfile.TarInfo(f"{number}-{sample}.bin")
+                member.size = 3000
+                tar.addfile(member, io.BytesIO(pattern(0, 3000, 10 * number + sample)))
+        stored.objects[f"wds/{number:03d}.tar"] = out.getvalue()
+
+
 FORMATS: tuple[tuple[Callable[[Stored, Path], None], tuple[str, ...]], ...] = (
     (plain_files, ()),
     (demo_dataset, ("numpy", "PIL", "pyarrow")),
     (numpy_arrays, ("numpy",)),
     (safetensors_file, ("numpy", "safetensors")),
     (lmdb_dataset, ("lmdb",)),
+    (tiny_shards, ()),
 )
 
 

@@ -2,23 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
-import pytest
-
 from tiercache.prefetch.planfile import items
-
-PAGE = Path(__file__).parents[2] / "docs" / "PREFETCH.md"
-
-
-@pytest.fixture
-def recipe():
-    pytest.importorskip("torch")
-    [code] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    names = {}
-    exec(code, names)
-    return names
 
 
 def test_the_order_of_a_distributed_sampler(recipe, tmp_path):
