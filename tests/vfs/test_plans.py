@@ -36,7 +36,7 @@ async def read(tree, epoch):
 
 def smallest():
     """Little memory, for bodies that no tier takes are served from it; a window of 16 files."""
-    return {"transfer": {"memory": 2 * MIB}, "prefetch": {"plan_window": MIB}}
+    return {"transfer": {"memory": 2 * MIB}, "prefetch": {"plan_window": MIB, "files_ahead": 0}}
 
 
 async def hit_ratio(trees, epochs, plan):
@@ -70,3 +70,25 @@ async def test_k07_a_plan_makes_a_small_tier_hit_what_belady_would(trees, epochs
 
 async def test_e03_without_a_plan_the_policy_alone_hits_much_less(trees, epochs):
     assert await hit_ratio(trees, epochs, None) < 0.3
+
+
+async def test_what_was_there_before_the_plan_is_evicted_by_it(trees, tmp_path):
+    for i in range(40):
+        trees.origin.put_pattern(b"d/%03d" % i, SIZE, seed=i)
+    capacity = 33 * allocated(SIZE)
+    plan = tmp_path / "plan"
+    order = [*range(30, 36), *range(20), *range(30)]
+    plan.write_text("".join(f"d/{i:03}\n" for i in order))
+    async with trees.open(policy="lru", capacity=capacity, **smallest()) as tree:
+        await read(tree, range(30))
+        [place] = tree.stack.store.tiers[0].places
+        with trio.fail_after(20):
+            while place.totals.objects < 30:  # noqa: ASYNC110 - threads write them
+                await trio.sleep(0.01)
+    async with trees.open(policy="lru", capacity=capacity, **smallest()) as tree:
+        before = len(gets(trees))
+        await tree.stack.plans.follow(str(plan))
+        await read(tree, order[:26])
+    # LRU would have lost the files from 0 on, which come next; nobody needs 20 to 29 so soon.
+    assert gets(trees)[before : before + 6] == [b"d/%03d" % i for i in range(30, 36)]
+    assert not {b"d/%03d" % i for i in range(20)} & set(gets(trees)[before:])

@@ -41,7 +41,7 @@ class Future(Protocol):
 
 
 class Planned:
-    """An `EvictionPolicy` over another one: about 250 bytes per resident that the plan mentions."""
+    """An `EvictionPolicy` over another one: about 300 bytes per resident that the plan mentions."""
 
     __slots__ = (
         "_first",

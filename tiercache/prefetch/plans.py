@@ -87,9 +87,10 @@ class Plans:
     async def _follow(self, planner: Planner) -> None:
         *_, store = self._parts
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(store.each_resident, self._introduce)
             nursery.start_soon(self._keep_marked, planner)
-            nursery.start_soon(planner.run)
+            # First of all: who is not known to be needed would leave for what is fetched ahead.
+            await store.each_resident(self._introduce)
+            await planner.run()
 
     async def _keep_marked(self, planner: Planner) -> None:
         while not planner.plan.done:
