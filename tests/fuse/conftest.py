@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tiercache.testing.data import pattern
+from tiercache.testing.faultproxy import FaultProxy
 from tiercache.testing.mounting import CommandMount
 from tiercache.testing.s3server import S3Server
 
@@ -23,6 +24,7 @@ class Bucket:
     def __init__(self, server: S3Server, name: str, make_mount: Callable[..., CommandMount]):
         self.server = server
         self.name = name
+        self.endpoint = server.endpoint_url
         self._make_mount = make_mount
 
     def put(self, key: str | bytes, size: int, seed: int = 0) -> None:
@@ -44,7 +46,7 @@ class Bucket:
             *options,
             driver=driver,
             cache=cache,
-            endpoint=self.server.endpoint_url,
+            endpoint=self.endpoint,
             env=self.server.env(),
         )
 
@@ -69,3 +71,11 @@ def make_mount(tmp_path) -> Iterator[Callable[..., CommandMount]]:
 @pytest.fixture
 def bucket(seaweed, make_mount) -> Bucket:
     return Bucket(seaweed, seaweed.create_bucket(), make_mount)
+
+
+@pytest.fixture
+def proxy(bucket) -> Iterator[FaultProxy]:
+    """Stands between the bucket and whoever mounts it; logs what they ask for."""
+    with FaultProxy(bucket.server) as proxy:
+        bucket.endpoint = proxy.url
+        yield proxy
