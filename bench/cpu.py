@@ -43,8 +43,8 @@ class Part(NamedTuple):
 PARTS = (
     Part("receive", ("tcp_recvmsg", "sys_recvfrom")),
     Part("send", ("tcp_sendmsg",)),
-    Part("reply", ("fuse_dev",)),
-    Part("write", ("ext4_", "sys_pwrite", "xfs_", "shmem_file_write")),
+    Part("reply", ("fuse_dev", "do_splice")),
+    Part("write", ("sys_fallocate", "ext4_", "sys_pwrite", "xfs_", "shmem_file_write")),
     Part("memory", ("exc_page_fault", "sys_mmap", "sys_munmap", "sys_madvise")),
     Part("wait", ("futex", "epoll", "schedule")),
     Part("hash", ("_xxhash",)),

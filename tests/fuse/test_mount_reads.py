@@ -317,6 +317,22 @@ def test_passthrough_is_used_once_a_file_is_complete(bucket):
     assert after["counters"]["reads"] == reads
 
 
+def test_large_replies_come_from_the_page_cache_without_a_copy(bucket):
+    bucket.put("f", 3 * MIB + 5, 5)
+    mount = bucket.mount("-o", "passthrough=false")
+    path = mount.mountpoint / "f"
+    check(read_all(path), 0, 5)
+    before = mount.status()["worker_facts"]["spliced_replies"]
+    page_cache_is_bypassed = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    with open(page_cache_is_bypassed, "rb", buffering=0) as file, mmap.mmap(-1, 4 * MIB) as memory:
+        got = 0
+        while count := file.readinto(memoryview(memory)[got:]):
+            got += count
+        check(memory[:got], 0, 5)
+    assert got == 3 * MIB + 5
+    assert mount.status()["worker_facts"]["spliced_replies"] - before == 7
+
+
 def test_verify_always_turns_passthrough_off(bucket, tmp_path):
     config = tmp_path / "c.toml"
     config.write_text(

@@ -69,7 +69,7 @@ def test_everything_wanted_is_granted_by_a_new_kernel() -> None:
     reply, session = negotiate(init_request(45, ALL_FLAGS), WANTS)
     major, minor, readahead, flags, background, congestion, *rest = parse_reply(reply)
     assert (major, minor, readahead, background, congestion) == (7, 45, 4 << 20, 64, 48)
-    assert rest == [4096, 1, 256, 0, session.flags >> 32, 1]
+    assert rest == [4096, 1, 128, 0, session.flags >> 32, 1]
     assert flags == session.flags & 0xFFFFFFFF
     assert session.passthrough
     assert session.resend
@@ -102,7 +102,7 @@ def test_a_kernel_that_sends_the_short_init() -> None:
     request = init_request(31, ALL_FLAGS)[: 40 + wire.INIT_IN_SHORT.size]
     _, session = negotiate(request, WANTS)
     assert session.flags >> 32 == 0
-    assert session.max_pages == 256
+    assert session.max_pages == 128
 
 
 def test_a_newer_minor_is_answered_with_ours() -> None:

@@ -16,6 +16,7 @@ from struct import Struct
 from typing import Protocol, TypeAlias, TypeVar
 
 from tiercache.errors import ReadOnlyError
+from tiercache.fuse.gone import is_gone
 from tiercache.fuse.opens import Opens
 from tiercache.fuse.protocol import (
     HEADER_SIZE,
@@ -29,6 +30,7 @@ from tiercache.fuse.protocol import (
     pack_reply,
 )
 from tiercache.fuse.replies import Replies, statfs
+from tiercache.fuse.splicing import SPLICE_MIN, Splicer
 from tiercache.vfs.api import DirEntry, Entry, Filesystem
 
 T = TypeVar("T")
@@ -89,6 +91,8 @@ class Handlers:
         self._fs_open = fs.open
         self._fs_opened = fs.opened
         self._fs_read = fs.read
+        self._fs_locate = fs.locate
+        self.splicer = Splicer(dev_fd)
         self._fs_release = fs.release
 
     def table(self) -> dict[Opcode, Handler]:
@@ -190,11 +194,24 @@ class Handlers:
 
     def _read(self, unique: int, ino: int, _length: int) -> None:
         _, offset, size = READ_IN.unpack_from(self._buffer, HEADER_SIZE)
+        if (
+            size >= SPLICE_MIN
+            and self.splicer.available
+            and self._splice(unique, ino, offset, size)
+        ):
+            return
         data = self._fs_read(ino, offset, size)
         if isinstance(data, bytes | memoryview):
             self._send_data(unique, data)
         else:
             self._later(unique, data, self._send_data)
+
+    def _splice(self, unique: int, ino: int, offset: int, size: int) -> bool:
+        """Answer a large read from the page cache, if that is where its bytes are."""
+        local = self._fs_locate(ino, offset, size) if self.splicer.available else None
+        if local is None:
+            return False
+        return self.splicer.send(OUT_HEADER.pack(_HEADER + local.size, 0, unique), local)
 
     def _send_data(self, unique: int, data: bytes | bytearray | memoryview) -> None:
         try:
@@ -247,11 +264,6 @@ class Handlers:
 
     def _destroy(self, unique: int, _ino: int, _length: int) -> None:
         self.write(pack_error(unique, 0))
-
-
-def is_gone(error: OSError) -> bool:
-    """Whether a reply failed because nobody waits for it: interrupted, or the mount is gone."""
-    return error.errno in (errno.ENOENT, errno.ENODEV)
 
 
 def _ignore(_unique: int, _ino: int, _length: int) -> None:

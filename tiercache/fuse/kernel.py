@@ -114,6 +114,7 @@ class KernelDriver:
             "passthrough_reason": self._backings.reason,
             "passthrough_opens": self._opens.passthrough_opens,
             "cached_opens": self._opens.cached_opens,
+            "spliced_replies": self._handlers.splicer.replies,
             "open_inodes": self._opens.tracked,
             "idle_registrations": self._opens.registered_idle,
             "invalidations_skipped": self._invalidator.overflows,
@@ -134,6 +135,7 @@ class KernelDriver:
                 self._nursery.cancel_scope.cancel()
         finally:
             self._invalidator.stop()
+            self._handlers.splicer.close()
 
     async def _serve(self) -> None:
         while (device := self._burst()) is not _Device.GONE:

@@ -6,7 +6,8 @@ starts: the kernel asks once per mount, workers come and go. Standard library on
 What is wanted, and why:
 
 * ASYNC_READ, ASYNC_DIO: several reads of one file at a time; PARALLEL_DIROPS: of one directory.
-* MAX_PAGES 256: one request carries up to 1 MiB, which is one block.
+* MAX_PAGES 128: one request carries up to 512 KiB. Its reply fits into a pipe (`splicing`), and
+  while one half of a block is read the other is already being answered.
 * DO_READDIRPLUS, READDIRPLUS_AUTO: a listing fills the attribute cache when somebody looks at
   attributes, and stays lean for those who want names only.
 * HAS_RESEND: a new worker gets the requests again that the old one took to its grave.
@@ -39,7 +40,7 @@ from tiercache.fuse.protocol import (
 #: Oldest protocol whose layouts are those of `protocol.py` (Linux 4.20).
 MINOR_MIN = 28
 
-MAX_PAGES = 256
+MAX_PAGES = 128
 MAX_WRITE = 4096
 
 _WANTED = (

@@ -57,16 +57,20 @@ class Place:
         self._spent = 0
         self._trash = 0
         self.no_backing: str | None = None
-        #: Flags of a read that must not wait for a disk.
+        #: Flags of a read that must not wait for a disk; 0 where there is none.
         self.read_flags = os.RWF_NOWAIT
+        #: Whether space is allocated before a block is written, which makes the write cheaper.
+        self.allocates = True
 
     def prepare(self) -> None:
         """Create the directories and look around, in time that does not grow with the content."""
         self._make_home()
         kind = filesystem_type(self.root)
         self.no_backing = why_no_backing(kind)
-        # A file system in memory knows no RWF_NOWAIT, and has no disk to wait for.
-        self.read_flags = 0 if kind in ("tmpfs", "ramfs") else os.RWF_NOWAIT
+        # A file system in memory knows no RWF_NOWAIT, and would clear what it allocates.
+        in_memory = kind in ("tmpfs", "ramfs")
+        self.read_flags = 0 if in_memory else os.RWF_NOWAIT
+        self.allocates = not in_memory
         with self._system.scandir(self.root) as entries:
             for entry in entries:
                 if is_origin_id(entry.name) and entry.name != self.home.name and entry.is_dir():

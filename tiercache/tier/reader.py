@@ -7,7 +7,9 @@ import errno
 import trio
 
 from tiercache.tier.files import OpenFiles
+from tiercache.tier.layout import PAGE
 from tiercache.tier.limits import Surroundings
+from tiercache.tier.place import Place
 from tiercache.tier.reading import Outcome, Plan, plan, read_planned, verify_planned
 from tiercache.tier.removal import Removal
 from tiercache.tier.residency import Residency
@@ -35,24 +37,36 @@ class Reader:
 
     def read_now(self, obj: Inode, offset: int, into: memoryview) -> bool:
         """Fill *into* if that needs no disk and no verification."""
-        item = self._table.loaded(obj.ino)
-        if item is None or item.place is None or not item.place.tier.health.readable:
-            return False
-        place = item.place
         size = len(into)
-        if item.verified.find(0, offset >> _SHIFT, (offset + size - 1 >> _SHIFT) + 1) >= 0:
+        item = self._table.loaded(obj.ino)
+        if item is None or item.place is None or not self._trusted(item, item.place, offset, size):
             return False
         fd = item.fd if item.fd >= 0 else self._open(item)
         if fd < 0:
             return False
         try:
-            if self._system.preadv(fd, [into], offset, place.read_flags) != size:
+            if self._system.preadv(fd, [into], offset, item.place.read_flags) != size:
                 return False
         except OSError:
             return False
         item.recent = True
-        place.tier.hit_bytes += size
+        item.place.tier.hit_bytes += size
         return True
+
+    def locate(self, obj: Inode, offset: int, size: int) -> int:
+        """The descriptor to take bytes [offset, offset + size) from without a disk, else -1.
+
+        Valid until the next checkpoint.
+        """
+        item = self._table.loaded(obj.ino)
+        if item is None or item.place is None or not self._trusted(item, item.place, offset, size):
+            return -1
+        fd = item.fd if item.fd >= 0 else self._open(item)
+        if fd < 0 or not self._in_memory(fd, item.place, offset, size):
+            return -1
+        item.recent = True
+        item.place.tier.hit_bytes += size
+        return fd
 
     async def read(self, obj: Inode, offset: int, into: memoryview) -> bool:
         """Fill *into* in a thread, verifying what was not; False when it must be fetched."""
@@ -131,6 +145,18 @@ class Reader:
         return fd
 
     # -- below -----------------------------------------------------------------------------------
+
+    @staticmethod
+    def _trusted(item: Residency, place: Place, offset: int, size: int) -> bool:
+        """Whether bytes [offset, offset + size) are resident, verified and may be read now."""
+        end = (offset + size - 1 >> _SHIFT) + 1
+        return place.tier.health.readable and item.verified.find(0, offset >> _SHIFT, end) < 0
+
+    def _in_memory(self, fd: int, place: Place, offset: int, size: int) -> bool:
+        if not place.read_flags:
+            return True
+        pages = -(-(offset + size) // PAGE) - offset // PAGE
+        return self._system.cached_pages(fd, offset, size) == pages
 
     def _pin(self, item: Residency) -> None:
         item.reads += 1

@@ -10,6 +10,7 @@ on nothing is opened for it.
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections import deque
@@ -20,10 +21,14 @@ import xxhash
 from tiercache.tier.place import Place
 from tiercache.tier.residency import Residency
 from tiercache.tier.system import System, close, write_all
-from tiercache.types import block_span
+from tiercache.types import KIB, block_span
 
 _WRITE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _MODE = 0o600
+
+#: A smaller write costs less than the call that would make it cheaper.
+_ALLOCATE_MIN = 512 * KIB
+_CANNOT_ALLOCATE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM)
 
 #: Makes written blocks resident: (reservation, [(block, checksum), ...]).
 Commit = Callable[["Reservation", list[tuple[int, int]]], None]
@@ -91,6 +96,7 @@ class Reservation:
             if fd < 0:
                 return False
             with self._place.tier.write_slots:
+                self._allocate(fd, start, len(data))
                 write_all(self._system, fd, data, start)
         except OSError as error:
             self.failed = True
@@ -118,6 +124,17 @@ class Reservation:
     def place(self) -> Place:
         """Where the file is."""
         return self._place
+
+    def _allocate(self, fd: int, start: int, size: int) -> None:
+        """Save the file system from finding a place for every page; pays for large writes only."""
+        if size < _ALLOCATE_MIN or not self._place.allocates:
+            return
+        try:
+            self._system.allocate(fd, start, size)
+        except OSError as error:
+            if error.errno not in _CANNOT_ALLOCATE:
+                raise
+            self._place.allocates = False
 
     def _open(self) -> int:
         with self._opening:

@@ -214,6 +214,13 @@ class TierStore:
         """Fill *into* from verified blocks in the page cache; False: take the slow way."""
         return self._reader.read_now(obj, offset, into)
 
+    def locate(self, obj: Inode, offset: int, size: int) -> int:
+        """A descriptor whose page cache holds the verified bytes [offset, offset + size), else -1.
+
+        Valid until the caller's next checkpoint.
+        """
+        return self._reader.locate(obj, offset, size)
+
     async def read(self, obj: Inode, offset: int, into: memoryview) -> bool:
         """Fill *into* from disk, verifying what was not verified yet.
 

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from tiercache.tier import syscalls
+
 
 class System:
     """Every call that touches a cache directory."""
@@ -22,6 +24,8 @@ class System:
     fstat = staticmethod(os.fstat)
     stat = staticmethod(os.stat)
     ftruncate = staticmethod(os.ftruncate)
+    allocate = staticmethod(syscalls.allocate)
+    cached_pages = staticmethod(syscalls.cached_pages)
     pwrite = staticmethod(os.pwrite)
     preadv = staticmethod(os.preadv)
     fdatasync = staticmethod(os.fdatasync)

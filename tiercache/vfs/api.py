@@ -57,6 +57,17 @@ class Ownership:
     dir_mode: int
 
 
+class LocalRange(NamedTuple):
+    """Bytes [offset, offset + size) of the file *fd*, all in the page cache.
+
+    Valid until the caller's next call on the tree or its next checkpoint.
+    """
+
+    fd: int
+    offset: int
+    size: int
+
+
 class Filesystem(Protocol):
     """A read-only tree."""
 
@@ -98,6 +109,12 @@ class Filesystem(Protocol):
 
         The buffer is valid until the caller's next call on this object or its next checkpoint,
         whichever comes first: reply, or copy, at once.
+        """
+
+    def locate(self, ino: int, offset: int, size: int) -> LocalRange | None:
+        """Where *size* bytes from *offset*, fewer at the end of the file, lie in memory.
+
+        None: `read` them. Counts as a read of them.
         """
 
     def release(self, ino: int) -> None:

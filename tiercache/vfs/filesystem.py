@@ -24,7 +24,15 @@ from tiercache.prefetch.prefetcher import Prefetcher
 from tiercache.tier.store import TierStore
 from tiercache.transfer.fetcher import Fetcher
 from tiercache.types import BLOCK_SIZE, NAME_MAX, Inode, Kind, MaybeAwaitable
-from tiercache.vfs.api import DirEntry, Dropped, Entry, Invalidate, Ownership, StatFs
+from tiercache.vfs.api import (
+    DirEntry,
+    Dropped,
+    Entry,
+    Invalidate,
+    LocalRange,
+    Ownership,
+    StatFs,
+)
 from tiercache.vfs.directories import Directories
 from tiercache.vfs.namespace import Namespace
 
@@ -163,20 +171,37 @@ class TieredFilesystem:
         size = min(size, obj.size - offset, READ_MAX)
         if size <= 0:
             return b""
-        self.stats.reads += 1
-        self.stats.bytes_read += size
+        self._count(size)
         view = self._scratch[:size]
         if not self._store.read_now(obj, offset, view):
             # Before anybody waits: tasks begin in any order, requests arrive in the reader's.
             self._fetcher.demand(obj, offset, size)
             self._prefetcher.read(obj, offset, size)
             return self._fetcher.read(obj, offset, size)
+        self._read_warm(obj, offset, size)
+        return view
+
+    def locate(self, ino: int, offset: int, size: int) -> LocalRange | None:
+        """As `Filesystem.locate`."""
+        obj = self._file(ino)
+        size = min(size, obj.size - offset)
+        fd = self._store.locate(obj, offset, size) if size > 0 else -1
+        if fd < 0:
+            return None
+        self._count(size)
+        self._read_warm(obj, offset, size)
+        return LocalRange(fd, offset, size)
+
+    def _count(self, size: int) -> None:
+        self.stats.reads += 1
+        self.stats.bytes_read += size
+
+    def _read_warm(self, obj: Inode, offset: int, size: int) -> None:
         self.stats.reads_warm += 1
         if self._store.complete(obj):
             self._prefetcher.read_local(obj, offset, size)
         else:
             self._prefetcher.read(obj, offset, size)
-        return view
 
     def _file(self, ino: int) -> Inode:
         obj = self._inodes.get(ino)
