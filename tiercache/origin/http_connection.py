@@ -11,6 +11,7 @@ import os
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from struct import Struct
 from typing import NamedTuple, NoReturn, TypeVar
 
 import outcome
@@ -25,6 +26,8 @@ from tiercache.origin.http_errors import (
 from tiercache.origin.http_wire import Steps, Wire
 
 T = TypeVar("T")
+
+_TIMEVAL = Struct("@ll")  # seconds, microseconds
 
 
 class Address(NamedTuple):
@@ -44,6 +47,8 @@ class Connection:
         self.received = 0  # bytes since the last request
         self.idle_since = 0.0
         self._socket = sock
+        # The kernel's own time-out: Python's would cost a poll() and a turn of the GIL per receive.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(stall_timeout_s))
         self._stall_timeout_s = stall_timeout_s
         self._cut = False
 
@@ -60,6 +65,29 @@ class Connection:
                 await self._wait(trio.lowlevel.wait_readable)
             except OSError as error:
                 raise ConnectionLostError(f"sending failed: {error}") from error
+
+    def fileno(self) -> int:
+        """The descriptor of the socket."""
+        return self._socket.fileno()
+
+    def send_now(self, data: bytes) -> bool:
+        """Send a whole request at once; False when that failed, which leaves it unusable."""
+        self.received = 0
+        try:
+            return self._socket.send(data) == len(data)
+        except OSError:
+            return False
+
+    def receive_now(self, into: memoryview) -> int | None:
+        """Receive what is there; None when nothing is. Raises `ConnectionLostError`."""
+        try:
+            count = self._socket.recv_into(into)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return None
+        except OSError as error:
+            raise ConnectionLostError(f"receiving failed: {error}") from error
+        self.received += count
+        return count
 
     async def run(self, steps: Steps[T]) -> T:
         """Drive *steps* on the loop."""
@@ -90,7 +118,7 @@ class Connection:
 
     def _run_blocking(self, steps: Steps[T]) -> T:
         try:
-            self._socket.settimeout(self._stall_timeout_s)
+            self._socket.setblocking(True)
             want = next(steps)
             while True:
                 count = self._receive_blocking(want)
@@ -108,7 +136,7 @@ class Connection:
     def _receive_blocking(self, into: memoryview) -> int:
         try:
             return self._socket.recv_into(into)
-        except TimeoutError:
+        except (BlockingIOError, ssl.SSLWantReadError):
             self._raise_stalled()
         except OSError as error:
             raise ConnectionLostError(f"receiving failed: {error}") from error
@@ -157,6 +185,10 @@ class Connection:
     def close(self) -> None:
         """Close at once; harmless when closed."""
         self._socket.close()
+
+
+def _timeval(seconds: float) -> bytes:
+    return _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1e6))
 
 
 async def _in_thread(work: Callable[[], T], on_cancel: Callable[[], None]) -> outcome.Outcome[T]:
