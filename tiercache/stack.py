@@ -19,8 +19,9 @@ import trio
 from tiercache import policies_registry
 from tiercache.catalog import Catalog
 from tiercache.config import Config, MountConfig
+from tiercache.origin.eager import EagerGets
 from tiercache.origin.hedge import HedgingOrigin
-from tiercache.origin.protocol import Origin
+from tiercache.origin.protocol import EagerOrigin, Origin
 from tiercache.origin.retry import RetryingOrigin
 from tiercache.policy import EvictionPolicy
 from tiercache.prefetch.background import BackgroundFill
@@ -185,7 +186,11 @@ def _wire(  # noqa: PLR0913 - called by `open_stack` alone
     store, foresight = local
     hedging = HedgingOrigin(origin, config.transfer)
     retrying = RetryingOrigin(hedging, config.transfer)
-    fetcher = Fetcher(retrying, store, config.transfer, nursery)
+    eager = None
+    if isinstance(origin, EagerOrigin):
+        nursery.start_soon(origin.run)
+        eager = EagerGets(origin, hedging, retrying)
+    fetcher = Fetcher(retrying, store, config.transfer, nursery, eager)
     retrying.on_failed(fetcher.attempt_failed)
     hedging.on_hedge(fetcher.admission.charge)
     flights = SingleFlight(nursery)

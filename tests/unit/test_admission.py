@@ -115,3 +115,12 @@ def test_bounds_hold_and_everyone_is_served(requests):
         a.release_memory(ticket)
 
     trio.run(scenario)
+
+
+async def test_a_queue_that_the_next_round_takes_over_is_no_congestion():
+    a = admission(connections=2, reserved=0)
+    for _ in range(4):
+        a.request(Priority.PREFETCH, 1)
+    assert a.waiting == 2 and not a.congested
+    a.request(Priority.PREFETCH, 1)
+    assert a.congested

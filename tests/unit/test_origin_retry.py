@@ -290,3 +290,28 @@ def test_throttling_is_told_from_other_trouble(status, code, throttled):
     assert isinstance(error, OriginUnavailableError)
     assert isinstance(error, OriginThrottledError) is throttled
     assert error.retry_after_s == 3
+
+
+async def test_a_first_attempt_made_elsewhere_counts_like_one_made_here(memory, autojump_clock):
+    origin = retrying(FaultyOrigin(memory))
+    told = []
+    origin.on_failed(told.append)
+    into = memoryview(bytearray(SIZE))
+    before = trio.current_time()
+    await origin.get_range(
+        b"k", memory.info(b"k").etag, 0, into, failed=OriginThrottledError("503")
+    )
+    check(into)
+    assert trio.current_time() - before == pytest.approx(1.0)
+    assert (origin.requests, origin.retries, origin.failures) == (1, 1, 0)
+    assert [type(error) for error in told] == [OriginThrottledError]
+
+
+async def test_without_attempts_left_the_first_failure_is_the_last(memory):
+    origin = retrying(FaultyOrigin(memory), attempts=1)
+    etag = memory.info(b"k").etag
+    with pytest.raises(OriginThrottledError):
+        await origin.get_range(
+            b"k", etag, 0, memoryview(bytearray(9)), failed=OriginThrottledError("x")
+        )
+    assert not memory.calls

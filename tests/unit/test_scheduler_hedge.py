@@ -224,3 +224,27 @@ async def test_cancelled_callers_leave_nothing_running(memory, autojump_clock):
         assert not hedging._rivals and not hedging._races
         assert trio.current_time() == before
         nursery.cancel_scope.cancel()
+
+
+async def test_g05_gets_made_elsewhere_share_delay_and_budget(memory, autojump_clock):
+    told = []
+    async with trio.open_nursery() as nursery:
+        hedging = await warmed(nursery, Uneven(memory, lambda _n: 0.1), hedge_budget=0.1)
+        hedging.on_hedge(told.append)
+        assert hedging.patience_s() == hedging.delay_s
+        while hedging.patience_s() is not None:
+            hedging.sent_again(100)
+        assert len(told) == hedging.hedges and set(told) == {100}
+        spent = hedging.hedges
+        for _ in range(100):
+            if hedging.patience_s() is not None:
+                hedging.sent_again(100)
+        assert hedging.hedges - spent <= 0.1 * 100 + 1
+        for _ in range(600):
+            hedging.learn(3.0)
+        assert hedging.delay_s > 3.0
+        nursery.cancel_scope.cancel()
+
+
+async def test_gets_made_elsewhere_are_not_hedged_by_an_origin_that_does_not_hedge(memory):
+    assert HedgingOrigin(memory, CONFIG).patience_s() is None

@@ -210,6 +210,22 @@ class HedgingOrigin(OriginWrapper):
         elif error is not None:
             raise error
 
+    def patience_s(self) -> float | None:
+        """How long a GET that is made elsewhere may take to begin; None: as long as it likes.
+
+        It brings its part of a hedge. `sent_again` when it took longer, else `learn`.
+        """
+        if not self._running or not self._per_get:
+            return None
+        self._tokens = min(float(_BURST), self._tokens + self._per_get)
+        return self._delay_s if self._tokens >= 1.0 else None
+
+    def sent_again(self, size: int) -> None:
+        """A GET of *size* bytes that took too long was given up for another."""
+        self._tokens -= 1.0
+        self.hedges += 1
+        self._on_hedge(size)
+
     async def run(self) -> None:
         """Send a rival to every race that takes too long, until cancelled."""
         self._running = True
@@ -269,6 +285,10 @@ class HedgingOrigin(OriginWrapper):
             latency_s = race.first_byte_at - race.started_at
         else:
             return
+        self.learn(latency_s)
+
+    def learn(self, latency_s: float) -> None:
+        """Note how long a GET took to begin, or a small one to end."""
         self._latencies.append(latency_s)
         self._fresh += 1
         if self._fresh >= _REFRESH:

@@ -109,6 +109,17 @@ class HttpClient:
             self._release_slot()
             raise
 
+    def take_now(self, address: Address) -> Connection | None:
+        """An idle connection, to be given back by `release`; None if there is none to be had."""
+        try:
+            self._slots.acquire_nowait()
+        except trio.WouldBlock:
+            return None
+        connection = self._take_idle(address)
+        if connection is None:
+            self._release_slot()
+        return connection
+
     def reconfigure(self, limits: HttpLimits) -> None:
         """Bound what begins from now on by *limits*, but for the number of threads.
 
@@ -179,7 +190,7 @@ class HttpClient:
                 idle.pop(0).close()
 
     def release(self, connection: Connection, *, reusable: bool) -> None:
-        """Give back what `exchange` took; a reply does it."""
+        """Give back what `exchange` or `take_now` took; a reply does it."""
         if reusable and not self._closed:
             connection.idle_since = trio.current_time()
             self._idle.setdefault(connection.address, []).append(connection)

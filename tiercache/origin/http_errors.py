@@ -25,5 +25,9 @@ class ConnectionLostError(OriginUnavailableError):
     """The connection ended or stalled before the reply did."""
 
 
+class SlowReplyError(OriginUnavailableError):
+    """No byte of the reply came within the time in which nearly all begin."""
+
+
 class FramingError(OriginReplyError):
     """The reply is not HTTP that can be believed."""

@@ -6,9 +6,11 @@ tracing) are wrappers around this protocol, never flags inside a store.
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 from tiercache.config import TransferConfig
+from tiercache.errors import TierCacheError
 from tiercache.types import ListPage, ObjectInfo, Progress
 
 #: Largest page a listing returns; S3 gives no more.
@@ -77,3 +79,30 @@ class Origin(Protocol):
 
     async def aclose(self) -> None:
         """Give back connections and threads."""
+
+
+#: Called once, on the loop, with what went wrong, if anything; must not raise.
+Ended = Callable[[TierCacheError | None], None]
+
+
+@runtime_checkable
+class EagerOrigin(Protocol):
+    """An origin that can begin a GET without a task, if nothing has to be waited for."""
+
+    def start_get(
+        self,
+        key: bytes,
+        etag: str,
+        start: int,
+        into: memoryview,
+        ended: Ended,
+        patience_s: float | None,
+    ) -> bool:
+        """Begin what `Origin.get_range` does, one attempt of it; *ended* is called later.
+
+        Nobody writes to *into* from then on. Without a byte within *patience_s* seconds it ends
+        with `SlowReplyError`. False: not started, as it would have to wait for something.
+        """
+
+    async def run(self) -> None:
+        """Drive what was started, until cancelled."""

@@ -96,15 +96,25 @@ class RetryingOrigin(OriginWrapper):
         start: int,
         into: memoryview,
         progress: Progress | None = None,
+        *,
+        failed: OriginUnavailableError | None = None,
     ) -> None:
-        """See `Origin.get_range`. *progress* never falls back, whatever is repeated."""
+        """See `Origin.get_range`. *progress* never falls back, whatever is repeated.
+
+        *failed* is how a first attempt went that was made elsewhere.
+        """
         filled = _Filled(progress)
 
         async def rest() -> None:
             done = filled.begin()
             await self.inner.get_range(key, etag, start + done, into[done:], filled.advance)
 
-        await self._retry("get_range", key, rest, filled)
+        await self._retry("get_range", key, rest, filled, failed)
+
+    def requested(self) -> None:
+        """Count a request, made here or elsewhere: it brings its part of a retry."""
+        self.requests += 1
+        self._budget.deposit()
 
     async def _retry(
         self,
@@ -112,13 +122,16 @@ class RetryingOrigin(OriginWrapper):
         key: bytes,
         call: Callable[[], Awaitable[T]],
         filled: _Filled | None = None,
+        failed: OriginUnavailableError | None = None,
     ) -> T:
         """The result of *call*, tried until it succeeds or a bound is reached."""
-        self.requests += 1
-        self._budget.deposit()
+        self.requested()
         course = _Course(self._config, trio.current_time())
         while True:
             try:
+                if failed is not None:
+                    error, failed = failed, None
+                    raise error
                 return await _within(course.deadline, call)
             except OriginUnavailableError as error:
                 self._on_failed(error)

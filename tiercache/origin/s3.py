@@ -15,14 +15,16 @@ import os
 import trio
 
 from tiercache.config import OriginConfig, TransferConfig
-from tiercache.errors import ObjectChangedError, OriginReplyError
+from tiercache.errors import ObjectChangedError, OriginReplyError, TierCacheError
 from tiercache.origin.http_client import Reply
-from tiercache.origin.protocol import LIST_PAGE_MAX
+from tiercache.origin.http_exchanges import Exchanges
+from tiercache.origin.http_wire import Steps
+from tiercache.origin.protocol import LIST_PAGE_MAX, Ended
 from tiercache.origin.s3_check import check_bucket
 from tiercache.origin.s3_client import Request, S3Client
 from tiercache.origin.s3_list import Cursor, ListRequest, next_cursor
 from tiercache.origin.s3_location import Location
-from tiercache.origin.s3_reply import Refusal, error_of, object_of, plan_body
+from tiercache.origin.s3_reply import Refusal, error_of, object_of, plan_body, receive_range
 from tiercache.origin.s3_xml import PAGE_MAX, Listing, clean_etag, parse_listing
 from tiercache.types import KIB, ListPage, ObjectInfo, Progress
 
@@ -42,6 +44,7 @@ class S3Origin:
         self._location = location
         self._root = location.root
         self._client = S3Client(config, transfer, location)
+        self._exchanges = Exchanges(transfer.stall_timeout_s)
         self._list_v1 = False
         self._ignored = 0
 
@@ -143,12 +146,50 @@ class S3Origin:
             await trio.lowlevel.checkpoint()
             return
         size = len(into)
-        pinned = f'range: bytes={start}-{start + size - 1}\r\nif-match: "{etag}"\r\n'
-        with await self._open(Request("GET", key=self._root + key, headers=pinned)) as reply:
+        with await self._open(self._ranged(key, etag, start, size)) as reply:
             plan = plan_body(reply.head, etag, start, size)
             if plan.skip:
                 await reply.skip(plan.skip)
             await reply.fill(into, progress, exact=plan.exact)
+
+    def start_get(
+        self,
+        key: bytes,
+        etag: str,
+        start: int,
+        into: memoryview,
+        ended: Ended,
+        patience_s: float | None,
+    ) -> bool:
+        """See `EagerOrigin.start_get`."""
+        if clean_etag(etag) != etag or not into:
+            return False
+        ready = self._client.compose_now(self._ranged(key, etag, start, len(into)))
+        if ready is None:
+            return False
+        connection, request = ready
+        reusable = False
+
+        def steps() -> Steps[None]:
+            nonlocal reusable
+            reusable = yield from receive_range(connection.wire, etag, start, into)
+
+        def over(error: TierCacheError | None) -> None:
+            self._client.release(connection, reusable=reusable)
+            ended(error)
+
+        if self._exchanges.start(connection, request, steps(), over, patience_s):
+            return True
+        self._client.release(connection, reusable=False)
+        return False
+
+    async def run(self) -> None:
+        """See `EagerOrigin.run`."""
+        await self._exchanges.run()
+
+    def _ranged(self, key: bytes, etag: str, start: int, size: int) -> Request:
+        pinned = f'range: bytes={start}-{start + size - 1}\r\nif-match: "{etag}"\r\n'
+        return Request("GET", key=self._root + key, headers=pinned)
 
     async def _open(self, request: Request) -> Reply:
         answer = await self._client.ask(request)
@@ -159,6 +200,7 @@ class S3Origin:
     def reconfigure(self, config: TransferConfig) -> None:
         """See `Origin`."""
         self._client.reconfigure(config)
+        self._exchanges.stall_timeout_s = config.stall_timeout_s
 
     async def aclose(self) -> None:
         """See `Origin`."""

@@ -22,6 +22,7 @@ from tiercache.config import OriginConfig, TransferConfig
 from tiercache.errors import OriginUnavailableError
 from tiercache.origin import s3_endpoint
 from tiercache.origin.http_client import HttpClient, HttpLimits, Reply
+from tiercache.origin.http_connection import Connection
 from tiercache.origin.s3_credentials import CredentialSource
 from tiercache.origin.s3_endpoint import Endpoint
 from tiercache.origin.s3_location import Location
@@ -119,6 +120,27 @@ class S3Client:
         with told:
             pass
         return await self._ask(request)
+
+    def compose_now(self, request: Request) -> tuple[Connection, bytes] | None:
+        """An idle connection and what to send on it, None when either takes waiting.
+
+        The connection must be given back by `release`.
+        """
+        link, credentials = self._link, None
+        if link is None:
+            return None
+        if self._credentials is not None:
+            credentials = self._credentials.get_now()
+            if credentials is None:
+                return None
+        connection = self._http.take_now(link.endpoint.address)
+        if connection is None:
+            return None
+        return connection, self._compose(link, credentials, request)
+
+    def release(self, connection: Connection, *, reusable: bool) -> None:
+        """Give back what `compose_now` took."""
+        self._http.release(connection, reusable=reusable)
 
     async def _ask(self, request: Request) -> Reply | Refusal:
         tried: set[_Cause] = set()

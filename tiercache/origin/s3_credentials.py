@@ -63,6 +63,12 @@ class CredentialSource:
         assert self._current is not None
         return self._current
 
+    def get_now(self) -> Credentials | None:
+        """Credentials to sign with, None when there are none yet or their age must be looked at."""
+        if self._chain is not None and time.monotonic() >= self._check_at:
+            return None
+        return self._current
+
     async def renew(self, refused: Credentials) -> bool:
         """Replace *refused*, which the store says are expired; False if none differ from it."""
         async with self._lock:

@@ -22,7 +22,16 @@ from tiercache.errors import (
     OriginUnavailableError,
     TierCacheError,
 )
-from tiercache.origin.http_wire import Head, parse_length
+from tiercache.origin.http_wire import (
+    Head,
+    Steps,
+    Wire,
+    body_of,
+    fill,
+    parse_length,
+    read_head,
+    skip,
+)
 from tiercache.origin.s3_xml import ErrorBody, clean_etag, is_archived
 from tiercache.types import MIB, ObjectInfo
 
@@ -89,6 +98,21 @@ def plan_body(head: Head, etag: str, start: int, size: int) -> BodyPlan:
     if head.status == 206:
         raise OriginReplyError("a partial reply says not which part it is")
     return _plan_whole(stated, start, size)
+
+
+def receive_range(wire: Wire, etag: str, start: int, into: memoryview) -> Steps[bool]:
+    """Take a whole reply to the GET of a range; whether the connection can carry another request.
+
+    Raises what the status says, without the error document, and as `plan_body` does.
+    """
+    head = yield from read_head(wire)
+    if head.status not in (200, 206):
+        raise error_of(Refusal(head.status, head.headers, ErrorBody()))
+    plan = plan_body(head, etag, start, len(into))
+    body = body_of(wire, head)
+    yield from skip(body, plan.skip)
+    yield from fill(body, into, None, exact=plan.exact)
+    return body.ended and wire.empty and head.keep_alive
 
 
 def _check_range(text: str, start: int, size: int) -> None:

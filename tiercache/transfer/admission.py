@@ -80,13 +80,21 @@ class Admission:
             self._resume_at = float("inf")
             self._dispatch()
 
+    def ticket(self, priority: Priority, body: int, on_grant: Callable[[], None] = _done) -> Ticket:
+        """A place in the queue for one connection and the memory of *body* bytes, not yet taken."""
+        return Ticket(priority, body, self._charge(body), on_grant)
+
+    def queue(self, ticket: Ticket) -> None:
+        """Take the place of *ticket*, whose `on_grant` is called in time, maybe at once."""
+        self._queues[ticket.priority].append(ticket)
+        self._dispatch()
+
     def request(
         self, priority: Priority, body: int, on_grant: Callable[[], None] = _done
     ) -> Ticket:
         """Queue for one connection and the memory of *body* bytes; *on_grant* says when."""
-        ticket = Ticket(priority, body, self._charge(body), on_grant)
-        self._queues[priority].append(ticket)
-        self._dispatch()
+        ticket = self.ticket(priority, body, on_grant)
+        self.queue(ticket)
         return ticket
 
     async def connection(self, priority: Priority) -> Ticket:
@@ -165,8 +173,8 @@ class Admission:
 
     @property
     def congested(self) -> bool:
-        """Whether what was asked for ahead of readers already has to queue."""
-        return bool(self._queues[Priority.PREFETCH])
+        """Whether more is queued ahead of readers than the connections take over in one go."""
+        return len(self._queues[Priority.PREFETCH]) > self._connections
 
     def _charge(self, body: int) -> int:
         # No more than anybody can get, so that the largest body is let in alone.

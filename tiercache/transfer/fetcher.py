@@ -18,6 +18,7 @@ from tiercache.errors import (
     OriginUnavailableError,
     TierCacheError,
 )
+from tiercache.origin.eager import EagerGets
 from tiercache.origin.protocol import Origin
 from tiercache.tier.store import TierStore
 from tiercache.transfer.admission import Admission
@@ -44,8 +45,11 @@ class Fetcher:
         store: TierStore,
         config: TransferConfig,
         nursery: trio.Nursery,
+        eager: EagerGets | None = None,
     ) -> None:
         self._origin = origin
+        self._eager = eager
+        self._inline_body = config.inline_body
         self._store = store
         self._part = config.part // BLOCK_SIZE
         self._nursery = nursery
@@ -216,9 +220,11 @@ class Fetcher:
         self._flights.add(fetch, first, end)
 
         def run() -> None:
-            self._nursery.start_soon(self._run, fetch)
+            if not self._start_eagerly(fetch):
+                self._nursery.start_soon(self._run, fetch)
 
-        fetch.ticket = self.admission.request(priority, fetch.size, run)
+        fetch.ticket = self.admission.ticket(priority, fetch.size, run)
+        self.admission.queue(fetch.ticket)
 
     def _may_grow(self, fetch: Fetch, end: int, priority: Priority) -> bool:
         """Whether *fetch*, still queued, can bring what follows it as well, up to block *end*."""
@@ -227,36 +233,68 @@ class Fetcher:
             not ticket.granted and ticket.priority == priority and end - fetch.first <= self._part
         )
 
-    async def _run(self, fetch: Fetch) -> None:
-        """Carry out what was admitted."""
+    def _start_eagerly(self, fetch: Fetch) -> bool:
+        """Begin a small GET without a task, if the origin can; only its failure takes one."""
+        if self._eager is None or fetch.size > self._inline_body:
+            return False
+        self._landing.begin(fetch)
+        if fetch.buffer is None or self._is_refused(fetch):
+            return False
+        obj, began = fetch.obj, trio.current_time()
+
+        def ended(error: TierCacheError | None) -> None:
+            if error is None:
+                fetch.progress(fetch.size)
+                self._conclude(fetch, began, None)
+            else:
+                self._nursery.start_soon(self._run, fetch, error)
+
+        if not self._eager.start(obj.key, obj.etag, fetch.start, fetch.buffer, ended):
+            return False
+        self.gets += 1
+        return True
+
+    async def _run(self, fetch: Fetch, failed: TierCacheError | None = None) -> None:
+        """Carry out what was admitted; *failed* is how it went without a task."""
         error: TierCacheError | None = OriginUnavailableError("the transfer was abandoned")
         began = trio.current_time()
         try:
-            await self._transfer(fetch)
+            await self._transfer(fetch, failed)
             error = None
         except TierCacheError as failure:
             error = failure
         finally:
-            if error is None:
-                self._learn(fetch, began)
-            self.admission.release_connection()
-            fetch.finish(error)
-            self.fetched[fetch.reason] += fetch.filled
-            if error is not None and not isinstance(error, OriginUnavailableError):
-                self._on_changed(fetch.obj, error)
-            self._landing.end(fetch)
+            self._conclude(fetch, began, error)
 
-    async def _transfer(self, fetch: Fetch) -> None:
-        self._landing.begin(fetch)
-        assert fetch.buffer is not None
-        if fetch.reason.spares and fetch.reservation is None and not fetch.wanted:
+    def _conclude(self, fetch: Fetch, began: float, error: TierCacheError | None) -> None:
+        if error is None:
+            self._learn(fetch, began)
+        self.admission.release_connection()
+        fetch.finish(error)
+        self.fetched[fetch.reason] += fetch.filled
+        if error is not None and not isinstance(error, OriginUnavailableError):
+            self._on_changed(fetch.obj, error)
+        self._landing.end(fetch)
+
+    async def _transfer(self, fetch: Fetch, failed: TierCacheError | None) -> None:
+        if fetch.buffer is None:
+            self._landing.begin(fetch)
+        if self._is_refused(fetch):
             raise BypassedError("no tier takes it now")
+        assert fetch.buffer is not None
         self.gets += 1
-        await self._origin.get_range(
-            fetch.obj.key, fetch.obj.etag, fetch.start, fetch.buffer, fetch.progress
-        )
+        what = fetch.obj.key, fetch.obj.etag, fetch.start, fetch.buffer, fetch.progress
+        if failed is None or self._eager is None:
+            await self._origin.get_range(*what)
+        else:
+            await self._eager.go_on(failed, *what)
         if fetch.filled != fetch.size:
             raise OriginUnavailableError("the origin's reply ended early")
+
+    @staticmethod
+    def _is_refused(fetch: Fetch) -> bool:
+        """Whether it was to fill a tier, and none takes it."""
+        return fetch.reason.spares and fetch.reservation is None and not fetch.wanted
 
     def _learn(self, fetch: Fetch, began: float) -> None:
         now = trio.current_time()

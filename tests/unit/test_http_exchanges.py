@@ -1,0 +1,185 @@
+"""Small replies that one task receives for many: right bytes, or an error and never a stuck one."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+import trio
+import trio.testing
+
+from tiercache.errors import (
+    ObjectChangedError,
+    ObjectNotFoundError,
+    OriginReplyError,
+    OriginThrottledError,
+)
+from tiercache.origin.http_connection import Address, Connection
+from tiercache.origin.http_errors import ConnectionLostError, FramingError, SlowReplyError
+from tiercache.origin.http_exchanges import Exchanges
+from tiercache.origin.s3_reply import receive_range
+from tiercache.testing.data import check, pattern
+
+SIZE = 110_000
+START = 4096
+HEAD = (
+    f'HTTP/1.1 206 Partial Content\r\nETag: "v1"\r\nContent-Length: {SIZE}\r\n'
+    f"Content-Range: bytes {START}-{START + SIZE - 1}/9999999\r\n\r\n"
+).encode()
+BODY = pattern(START, SIZE, 3)
+
+
+class Get:
+    """One exchange over a socket pair; `peer` is the server's end."""
+
+    def __init__(self, exchanges, patience_s=None):
+        ours, self.peer = socket.socketpair()
+        ours.setblocking(False)
+        self.peer.setblocking(False)
+        self.connection = Connection(ours, Address("test", 1, tls=False), 30.0)
+        self.into = memoryview(bytearray(SIZE))
+        self.over = trio.Event()
+        self.errors = []
+        self.reusable = None
+        steps = self.receive()
+        self.started = exchanges.start(self.connection, b"GET", steps, self.ended, patience_s)
+
+    def receive(self):
+        self.reusable = yield from receive_range(self.connection.wire, "v1", START, self.into)
+
+    def ended(self, error):
+        self.errors.append(error)
+        self.over.set()
+
+    async def reply(self, data, step=65536):
+        assert self.peer.recv(100) == b"GET"
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(self.peer.dup()))
+        async with stream:
+            for at in range(0, len(data), step):
+                await stream.send_all(data[at : at + step])
+                await trio.testing.wait_all_tasks_blocked(0.001)
+
+    @property
+    async def error(self):
+        await self.over.wait()
+        assert len(self.errors) == 1
+        return self.errors[0]
+
+    def close(self):
+        self.connection.close()
+        self.peer.close()
+
+
+@pytest.fixture
+async def exchanges(nursery):
+    exchanges = Exchanges(stall_timeout_s=30.0)
+    nursery.start_soon(exchanges.run)
+    return exchanges
+
+
+@pytest.fixture
+def begin(exchanges):
+    gets = []
+
+    def begin(**options):
+        gets.append(Get(exchanges, **options))
+        assert gets[-1].started
+        return gets[-1]
+
+    yield begin
+    for get in gets:
+        get.close()
+
+
+@pytest.mark.parametrize("step", [SIZE * 2, 65536, 3000, 101])
+async def test_a_reply_is_received_however_it_is_cut(begin, step):
+    get = begin()
+    await get.reply(HEAD + BODY, step if step > 1000 else 10_007)
+    assert await get.error is None
+    check(get.into, START, 3)
+    assert get.reusable
+
+
+async def test_many_at_a_time_keep_their_bytes_apart(begin, nursery):
+    gets = [begin() for _ in range(30)]
+    for number, get in enumerate(gets):
+        nursery.start_soon(get.reply, HEAD + BODY, 5_000 + 501 * number)
+    for get in gets:
+        assert await get.error is None
+        check(get.into, START, 3)
+
+
+async def test_an_exchange_may_begin_where_another_ends(exchanges, begin):
+    first, second = begin(), []
+    ended = first.ended
+    first_over = first.errors
+
+    def and_again(error):
+        ended(error)
+        second.append(begin())
+
+    # The callback was handed over already; swap it in the running exchange.
+    exchanges._running[first.connection.fileno()].ended = and_again
+    await first.reply(HEAD + BODY)
+    assert await first.error is None and first_over == [None]
+    await second[0].reply(HEAD + BODY)
+    assert await second[0].error is None
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"", ConnectionLostError),
+        (HEAD[:50], ConnectionLostError),
+        (HEAD + BODY[:-1], ConnectionLostError),
+        (b"\0" * 100 + b"\r\n\r\n", FramingError),
+        (HEAD.replace(b"v1", b"v2") + BODY, ObjectChangedError),
+        (HEAD.replace(b"bytes 4096", b"bytes 4097") + BODY, OriginReplyError),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", ObjectNotFoundError),
+        (b"HTTP/1.1 503 Slow Down\r\nRetry-After: 7\r\n\r\n", OriginThrottledError),
+    ],
+)
+async def test_what_is_no_plain_sailing_ends_with_its_error(begin, data, error):
+    get = begin()
+    await get.reply(data)
+    get.peer.shutdown(socket.SHUT_RDWR)
+    found = await get.error
+    assert type(found) is error
+    assert not get.reusable
+    if error is OriginThrottledError:
+        assert found.retry_after_s == 7
+
+
+async def test_g05_a_reply_that_does_not_begin_in_time_is_slow(begin):
+    get = begin(patience_s=0.01)
+    assert type(await get.error) is SlowReplyError
+
+
+async def test_a_reply_that_began_is_not_slow_but_may_stall(exchanges, begin):
+    exchanges.stall_timeout_s = 0.2
+    get = begin(patience_s=0.1)
+    await get.reply(HEAD)
+    assert type(await get.error) is ConnectionLostError
+
+
+async def test_cancellation_ends_all_and_nobody_writes_afterwards():
+    ended = []
+    async with trio.open_nursery() as nursery:
+        exchanges = Exchanges(stall_timeout_s=30.0)
+        nursery.start_soon(exchanges.run)
+        gets = [Get(exchanges) for _ in range(3)]
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        nursery.cancel_scope.cancel()
+    for get in gets:
+        ended += get.errors
+        get.close()
+    assert [type(error) for error in ended] == [ConnectionLostError] * 3
+
+
+async def test_a_connection_that_is_closed_already_is_not_started(exchanges):
+    ours, peer = socket.socketpair()
+    ours.setblocking(False)
+    peer.close()
+    connection = Connection(ours, Address("test", 1, tls=False), 30.0)
+    assert not exchanges.start(connection, b"GET", iter(()), lambda _error: None)
+    connection.close()

@@ -1,0 +1,130 @@
+"""Many small exchanges driven by one task.
+
+A task per request costs more than a small body: its spawning, its time-outs, and a turn of the
+selector for every wait. Here each exchange is a `Steps` generator and a callback; one task waits
+for all sockets at once and drives those that have something. Connections come kept alive and go
+back so: whatever is not plain sailing ends the exchange and is for others to put right.
+"""
+
+from __future__ import annotations
+
+import select
+
+import trio
+
+from tiercache.errors import TierCacheError
+from tiercache.origin.http_connection import Connection
+from tiercache.origin.http_errors import ConnectionLostError, SlowReplyError
+from tiercache.origin.http_wire import Steps
+from tiercache.origin.protocol import Ended
+
+
+class _Exchange:
+    __slots__ = ("connection", "ended", "moved_at", "patience_s", "steps", "want")
+
+    def __init__(
+        self, connection: Connection, steps: Steps[None], ended: Ended, patience_s: float | None
+    ) -> None:
+        self.connection = connection
+        self.steps = steps
+        self.want = next(steps)
+        self.ended = ended
+        self.patience_s = patience_s
+        self.moved_at = trio.current_time()
+
+
+class Exchanges:
+    """Runs exchanges. *stall_timeout_s* is the longest time without a byte."""
+
+    def __init__(self, stall_timeout_s: float) -> None:
+        self.stall_timeout_s = stall_timeout_s
+        self._running: dict[int, _Exchange] = {}
+        self._epoll = select.epoll()
+        self._some = trio.Event()
+        self._check_at = float("inf")
+        self._wait = trio.CancelScope()
+
+    def start(
+        self,
+        connection: Connection,
+        request: bytes,
+        steps: Steps[None],
+        ended: Ended,
+        patience_s: float | None = None,
+    ) -> bool:
+        """Send *request* and drive *steps* with the reply; call *ended* later, never before.
+
+        Without a byte within *patience_s* seconds it ends with `SlowReplyError`. The connection
+        is the caller's again when *ended* is called. False: it could not be sent, and is lost.
+        """
+        if not connection.send_now(request):
+            return False
+        exchange = _Exchange(connection, steps, ended, patience_s)
+        fd = connection.fileno()
+        self._running[fd] = exchange
+        self._epoll.register(fd, select.EPOLLIN)
+        self._look_at(exchange.moved_at + self._patience_s(exchange))
+        self._some.set()
+        return True
+
+    async def run(self) -> None:
+        """Drive what was started, until cancelled; that ends all exchanges."""
+        try:
+            while True:
+                await self._some.wait()
+                self._some = trio.Event()
+                while self._running:
+                    await self._turn()
+        finally:
+            for exchange in list(self._running.values()):
+                self._end(exchange, ConnectionLostError("the transfer was cancelled"))
+            self._epoll.close()
+
+    async def _turn(self) -> None:
+        with trio.CancelScope(deadline=self._check_at) as self._wait:
+            await trio.lowlevel.wait_readable(self._epoll.fileno())
+        for fd, _ in self._epoll.poll(0):
+            self._drive(self._running[fd])
+        now = trio.current_time()
+        if now >= self._check_at:
+            self._end_stalled(now)
+
+    def _drive(self, exchange: _Exchange) -> None:
+        connection, steps = exchange.connection, exchange.steps
+        try:
+            while (count := connection.receive_now(exchange.want)) is not None:
+                exchange.patience_s = None
+                exchange.want = steps.send(count)
+        except StopIteration:
+            self._end(exchange, None)
+        except TierCacheError as error:
+            self._end(exchange, error)
+        else:
+            exchange.moved_at = trio.current_time()
+
+    def _end(self, exchange: _Exchange, error: TierCacheError | None) -> None:
+        fd = exchange.connection.fileno()
+        del self._running[fd]
+        self._epoll.unregister(fd)
+        exchange.steps.close()  # lets go of the caller's buffer
+        exchange.ended(error)
+
+    def _end_stalled(self, now: float) -> None:
+        self._check_at = float("inf")
+        for exchange in list(self._running.values()):
+            ends_at = exchange.moved_at + self._patience_s(exchange)
+            if ends_at > now:
+                self._look_at(ends_at)
+            elif exchange.patience_s is not None:
+                self._end(exchange, SlowReplyError("no answer in the usual time"))
+            else:
+                stalled = f"nothing moved for {self.stall_timeout_s:g} s"
+                self._end(exchange, ConnectionLostError(stalled))
+
+    def _patience_s(self, exchange: _Exchange) -> float:
+        patience_s = exchange.patience_s
+        return self.stall_timeout_s if patience_s is None else patience_s
+
+    def _look_at(self, moment: float) -> None:
+        if moment < self._check_at:
+            self._check_at = self._wait.deadline = moment
