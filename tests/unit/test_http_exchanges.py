@@ -17,7 +17,7 @@ from tiercache.errors import (
 from tiercache.origin.http_connection import Address, Connection
 from tiercache.origin.http_errors import ConnectionLostError, FramingError, SlowReplyError
 from tiercache.origin.http_exchanges import Exchanges
-from tiercache.origin.s3_reply import receive_range
+from tiercache.origin.s3_reply import Refusal, error_of, receive_range
 from tiercache.testing.data import check, pattern
 
 SIZE = 110_000
@@ -45,7 +45,10 @@ class Get:
         self.started = exchanges.start(self.connection, b"GET", steps, self.ended, patience_s)
 
     def receive(self):
-        self.reusable = yield from receive_range(self.connection.wire, "v1", START, self.into)
+        answer = yield from receive_range(self.connection.wire, "v1", START, self.into)
+        if isinstance(answer, Refusal):
+            raise error_of(answer)
+        self.reusable = answer
 
     def ended(self, error):
         self.errors.append(error)

@@ -11,7 +11,7 @@ import trio
 
 from tiercache.errors import OriginUnavailableError, TierCacheError
 from tiercache.origin.hedge import HedgingOrigin
-from tiercache.origin.http_errors import SlowReplyError
+from tiercache.origin.http_errors import AskAgainError, SlowReplyError
 from tiercache.origin.protocol import EagerOrigin, Ended
 from tiercache.origin.retry import RetryingOrigin
 from tiercache.types import Progress
@@ -30,7 +30,8 @@ class EagerGets:
     def start(self, key: bytes, etag: str, start: int, into: memoryview, ended: Ended) -> bool:
         """Begin to fill *into* as `Origin.get_range` would; *ended* is called once, later.
 
-        With an error nothing in *into* counts; `go_on` from there. False: not started.
+        With an error nothing in *into* counts. What may work later goes on by `go_on`, any other
+        error is the last word. False: not started.
         """
         began = trio.current_time()
 
@@ -46,7 +47,7 @@ class EagerGets:
 
     async def go_on(
         self,
-        error: TierCacheError,
+        error: OriginUnavailableError,
         key: bytes,
         etag: str,
         start: int,
@@ -54,7 +55,7 @@ class EagerGets:
         progress: Progress,
     ) -> None:
         """`Origin.get_range` after a first attempt that ended with *error*."""
-        failed = error if isinstance(error, OriginUnavailableError) else None
-        if isinstance(error, SlowReplyError):
-            failed = None  # its rival, no retry
+        failed = None if isinstance(error, AskAgainError) else error
         await self._retrying.get_range(key, etag, start, into, progress, failed=failed)
+        if isinstance(error, SlowReplyError):
+            self._hedging.hedges_won += 1

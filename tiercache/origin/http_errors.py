@@ -25,7 +25,11 @@ class ConnectionLostError(OriginUnavailableError):
     """The connection ended or stalled before the reply did."""
 
 
-class SlowReplyError(OriginUnavailableError):
+class AskAgainError(OriginUnavailableError):
+    """To be asked again at once, with more care: it says nothing against the origin."""
+
+
+class SlowReplyError(AskAgainError):
     """No byte of the reply came within the time in which nearly all begin."""
 
 

@@ -17,11 +17,12 @@ import trio
 from tiercache.config import OriginConfig, TransferConfig
 from tiercache.errors import ObjectChangedError, OriginReplyError, TierCacheError
 from tiercache.origin.http_client import Reply
+from tiercache.origin.http_errors import AskAgainError, ConnectionLostError
 from tiercache.origin.http_exchanges import Exchanges
 from tiercache.origin.http_wire import Steps
 from tiercache.origin.protocol import LIST_PAGE_MAX, Ended
 from tiercache.origin.s3_check import check_bucket
-from tiercache.origin.s3_client import Request, S3Client
+from tiercache.origin.s3_client import Request, S3Client, can_be_put_right
 from tiercache.origin.s3_list import Cursor, ListRequest, next_cursor
 from tiercache.origin.s3_location import Location
 from tiercache.origin.s3_reply import Refusal, error_of, object_of, plan_body, receive_range
@@ -172,10 +173,15 @@ class S3Origin:
 
         def steps() -> Steps[None]:
             nonlocal reusable
-            reusable = yield from receive_range(connection.wire, etag, start, into)
+            answer = yield from receive_range(connection.wire, etag, start, into)
+            if isinstance(answer, Refusal):
+                raise AskAgainError("refused") if can_be_put_right(answer) else error_of(answer)
+            reusable = answer
 
         def over(error: TierCacheError | None) -> None:
             self._client.release(connection, reusable=reusable)
+            if isinstance(error, ConnectionLostError) and not connection.received:
+                error = AskAgainError("the connection had been closed")
             ended(error)
 
         if self._exchanges.start(connection, request, steps(), over, patience_s):

@@ -292,6 +292,11 @@ def _limits(transfer: TransferConfig) -> HttpLimits:
     )
 
 
+def can_be_put_right(refusal: Refusal) -> bool:
+    """Whether `S3Client.ask` may get another answer to the same request."""
+    return _cause_of(refusal) is not None
+
+
 def _cause_of(refusal: Refusal) -> _Cause | None:
     if refusal.code in EXPIRED_CODES or refusal.code == "InvalidAccessKeyId":
         return _Cause.CREDENTIALS

@@ -29,10 +29,11 @@ from tiercache.origin.http_wire import (
     body_of,
     fill,
     parse_length,
+    read_all,
     read_head,
     skip,
 )
-from tiercache.origin.s3_xml import ErrorBody, clean_etag, is_archived
+from tiercache.origin.s3_xml import ERROR_MAX, ErrorBody, clean_etag, is_archived, parse_error
 from tiercache.types import MIB, ObjectInfo
 
 #: Most bytes thrown away to reach the range in a reply that ignored it.
@@ -100,16 +101,17 @@ def plan_body(head: Head, etag: str, start: int, size: int) -> BodyPlan:
     return _plan_whole(stated, start, size)
 
 
-def receive_range(wire: Wire, etag: str, start: int, into: memoryview) -> Steps[bool]:
+def receive_range(wire: Wire, etag: str, start: int, into: memoryview) -> Steps[bool | Refusal]:
     """Take a whole reply to the GET of a range; whether the connection can carry another request.
 
-    Raises what the status says, without the error document, and as `plan_body` does.
+    Raises as `plan_body` does.
     """
     head = yield from read_head(wire)
-    if head.status not in (200, 206):
-        raise error_of(Refusal(head.status, head.headers, ErrorBody()))
-    plan = plan_body(head, etag, start, len(into))
     body = body_of(wire, head)
+    if head.status not in (200, 206):
+        document = yield from read_all(body, ERROR_MAX)
+        return Refusal(head.status, head.headers, parse_error(document))
+    plan = plan_body(head, etag, start, len(into))
     yield from skip(body, plan.skip)
     yield from fill(body, into, None, exact=plan.exact)
     return body.ended and wire.empty and head.keep_alive

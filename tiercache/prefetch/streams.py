@@ -27,6 +27,9 @@ from tiercache.types import BLOCK_SIZE, KIB, MIB
 #: over by then; a sequential one is past it within a few kernel readaheads.
 _PROOF = 512 * KIB
 
+#: The same where reads are large: the kernel reads around a fault of a mapping in such pieces.
+_PROOF_LARGE = 2 * MIB
+
 #: The most a file has to prove that was misjudged before.
 _PROOF_MAX = 16 * MIB
 
@@ -123,9 +126,9 @@ class Streams:
         position = stream.position
         if stream.asked < position:
             stream.asked = position
-        # One read proves nothing by its size, unless it begins at the beginning.
-        believed = stream.run >= file.proof and (stream.run > size or not offset)
-        if not believed or stream.asked >= file_size:
+        # A few large reads prove little by their size, unless they begin at the beginning.
+        proof = file.proof if not offset else max(file.proof, min(4 * size, _PROOF_LARGE))
+        if stream.run < proof or stream.asked >= file_size:
             return None
         if now >= stream.renew_at:
             self._renew(stream, now)

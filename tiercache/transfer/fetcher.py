@@ -243,18 +243,19 @@ class Fetcher:
         obj, began = fetch.obj, trio.current_time()
 
         def ended(error: TierCacheError | None) -> None:
+            if isinstance(error, OriginUnavailableError):
+                self._nursery.start_soon(self._run, fetch, error)
+                return
             if error is None:
                 fetch.progress(fetch.size)
-                self._conclude(fetch, began, None)
-            else:
-                self._nursery.start_soon(self._run, fetch, error)
+            self._conclude(fetch, began, error)
 
         if not self._eager.start(obj.key, obj.etag, fetch.start, fetch.buffer, ended):
             return False
         self.gets += 1
         return True
 
-    async def _run(self, fetch: Fetch, failed: TierCacheError | None = None) -> None:
+    async def _run(self, fetch: Fetch, failed: OriginUnavailableError | None = None) -> None:
         """Carry out what was admitted; *failed* is how it went without a task."""
         error: TierCacheError | None = OriginUnavailableError("the transfer was abandoned")
         began = trio.current_time()
@@ -276,7 +277,7 @@ class Fetcher:
             self._on_changed(fetch.obj, error)
         self._landing.end(fetch)
 
-    async def _transfer(self, fetch: Fetch, failed: TierCacheError | None) -> None:
+    async def _transfer(self, fetch: Fetch, failed: OriginUnavailableError | None) -> None:
         if fetch.buffer is None:
             self._landing.begin(fetch)
         if self._is_refused(fetch):
