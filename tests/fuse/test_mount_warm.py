@@ -115,7 +115,7 @@ def test_interrupted_and_run_again(bucket):
     bucket.put("x", 40 * MIB)
     mount = bucket.mount("-o", "part=1MiB")
     with subprocess.Popen(
-        [*COMMAND, "warm", mount.mountpoint / "x", "--rate", "4MiB/s"],
+        ["env", "--default-signal=INT", *COMMAND, "warm", mount.mountpoint / "x", "--rate=4MiB/s"],
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -133,7 +133,7 @@ def test_a_killed_worker_is_told_and_the_fill_goes_on(bucket):
     bucket.put("x", 16 * MIB)
     mount = bucket.mount("-o", "part=1MiB")
     with subprocess.Popen(
-        [*COMMAND, "warm", mount.mountpoint / "x", "--rate", "4MiB/s"],
+        ["env", "--default-signal=INT", *COMMAND, "warm", mount.mountpoint / "x", "--rate=4MiB/s"],
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

@@ -35,7 +35,8 @@ def mentions(process, path):
 
 def start(command, home):
     return subprocess.Popen(
-        command,
+        # Whoever runs the tests in the background has them ignore Ctrl-C.
+        ["env", "--default-signal=INT", *command],
         cwd=REPOSITORY,
         env={**os.environ, "TMPDIR": str(home)},
         stdout=subprocess.PIPE,
