@@ -99,7 +99,7 @@ def test_demo_interrupted_half_way_leaves_nothing_behind(leftovers):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("name", ["hot", "cold"])
+@pytest.mark.parametrize("name", ["hot", pytest.param("cold", marks=pytest.mark.slow)])
 def test_bench_in_small(leftovers, name):
     command = [sys.executable, "-m", "bench", name, "--scale=small", "--json=-"]
     process = start([*command, f"--dir={leftovers}"], leftovers)
@@ -136,7 +136,9 @@ def test_bench_measures_what_is_asked_for(leftovers, tmp_path):
     assert [line.split()[0] for line in out.splitlines()] == ["row", "cold.cpu"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)]
+)
 def test_bench_that_is_stopped_keeps_what_it_measured(leftovers, tmp_path, number):
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "bench", "cold", "--only=cold.small-files,cold.memory"]
