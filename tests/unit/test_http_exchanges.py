@@ -173,6 +173,9 @@ async def test_cancellation_ends_all_and_nobody_writes_afterwards():
         gets = [Get(exchanges) for _ in range(3)]
         await trio.testing.wait_all_tasks_blocked(0.01)
         nursery.cancel_scope.cancel()
+    late = Get(exchanges)
+    assert not late.started
+    late.close()
     for get in gets:
         ended += get.errors
         get.close()

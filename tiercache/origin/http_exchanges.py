@@ -57,7 +57,7 @@ class Exchanges:
         Without a byte within *patience_s* seconds it ends with `SlowReplyError`. The connection
         is the caller's again when *ended* is called. False: it could not be sent, and is lost.
         """
-        if not connection.send_now(request):
+        if self._epoll.closed or not connection.send_now(request):
             return False
         exchange = _Exchange(connection, steps, ended, patience_s)
         fd = connection.fileno()
@@ -76,9 +76,12 @@ class Exchanges:
                 while self._running:
                     await self._turn()
         finally:
-            for exchange in list(self._running.values()):
-                self._end(exchange, ConnectionLostError("the transfer was cancelled"))
-            self._epoll.close()
+            running = list(self._running.values())
+            for exchange in running:
+                self._forget(exchange)
+            self._epoll.close()  # whatever their owners do now, nothing starts any more
+            for exchange in running:
+                exchange.ended(ConnectionLostError("the transfer was cancelled"))
 
     async def _turn(self) -> None:
         with trio.CancelScope(deadline=self._check_at) as self._wait:
@@ -103,11 +106,14 @@ class Exchanges:
             exchange.moved_at = trio.current_time()
 
     def _end(self, exchange: _Exchange, error: TierCacheError | None) -> None:
+        self._forget(exchange)
+        exchange.ended(error)
+
+    def _forget(self, exchange: _Exchange) -> None:
         fd = exchange.connection.fileno()
         del self._running[fd]
         self._epoll.unregister(fd)
         exchange.steps.close()  # lets go of the caller's buffer
-        exchange.ended(error)
 
     def _end_stalled(self, now: float) -> None:
         self._check_at = float("inf")
