@@ -69,7 +69,8 @@ def test_g02_a_store_that_throttles_is_obeyed_and_all_reads_succeed(bucket, prox
     count = 120
     for i in range(count):
         bucket.put(f"d/{i:03}", 20 * KIB, i)
-    mount = bucket.mount(*SINGLE, driver=driver)
+    # Eight fetches may meet all forty refusals: each needs as many attempts to get through.
+    mount = bucket.mount(*SINGLE, "-o", "attempts=50", driver=driver)
     os.listdir(mount.mountpoint / "d")
     slow_down = Fault(status=503, body=s3_error("SlowDown"), headers={"Retry-After": "0"})
     rule = proxy.rule(slow_down, method="GET", path="/d/", times=40)
@@ -88,10 +89,8 @@ def test_g02_a_store_that_throttles_is_obeyed_and_all_reads_succeed(bucket, prox
         reader.join()
     status = mount.status()
     assert rule.hits == 40
-    # Not all 40 are seen: a GET may have been sent again before its reply came, or its kept-alive
-    # connection may have ended without one.
-    assert status["counters"]["origin_retries"] >= 30
-    assert status["counters"]["origin_throttled"] >= 30
+    assert status["counters"]["origin_retries"] >= 40
+    assert status["counters"]["origin_throttled"] >= 40
     assert status["counters"]["origin_failures"] == 0
     for i in range(count):
         check((mount.mountpoint / f"d/{i:03}").read_bytes(), 0, i)

@@ -1,5 +1,6 @@
 """Replies from the page cache, into a pipe that stands for the device."""
 
+import errno
 import fcntl
 import os
 
@@ -83,3 +84,13 @@ def test_a_device_that_takes_no_splice_is_not_sent_half_a_reply(tmp_path, mirror
     splicer.close()
     os.close(regular)
     assert not splicer.available
+
+
+def test_without_descriptors_left_it_is_not_available(device, monkeypatch):
+    def none_left(_flags):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "pipe2", none_left)
+    splicer = Splicer(device[1])
+    assert not splicer.available
+    splicer.close()

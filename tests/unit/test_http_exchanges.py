@@ -17,6 +17,7 @@ from tiercache.errors import (
 from tiercache.origin.http_connection import Address, Connection
 from tiercache.origin.http_errors import ConnectionLostError, FramingError, SlowReplyError
 from tiercache.origin.http_exchanges import Exchanges
+from tiercache.origin.protocol import Patience
 from tiercache.origin.s3_reply import Refusal, error_of, receive_range
 from tiercache.testing.data import check, pattern
 
@@ -32,7 +33,7 @@ BODY = pattern(START, SIZE, 3)
 class Get:
     """One exchange over a socket pair; `peer` is the server's end."""
 
-    def __init__(self, exchanges, patience_s=None):
+    def __init__(self, exchanges, patience=None, then=lambda: None):
         ours, self.peer = socket.socketpair()
         ours.setblocking(False)
         self.peer.setblocking(False)
@@ -41,8 +42,9 @@ class Get:
         self.over = trio.Event()
         self.errors = []
         self.reusable = None
+        self.then = then
         steps = self.receive()
-        self.started = exchanges.start(self.connection, b"GET", steps, self.ended, patience_s)
+        self.started = exchanges.start(self.connection, b"GET", steps, self.ended, patience)
 
     def receive(self):
         answer = yield from receive_range(self.connection.wire, "v1", START, self.into)
@@ -53,6 +55,7 @@ class Get:
     def ended(self, error):
         self.errors.append(error)
         self.over.set()
+        self.then()
 
     async def reply(self, data, step=65536):
         assert self.peer.recv(100) == b"GET"
@@ -112,19 +115,11 @@ async def test_many_at_a_time_keep_their_bytes_apart(begin, nursery):
         check(get.into, START, 3)
 
 
-async def test_an_exchange_may_begin_where_another_ends(exchanges, begin):
-    first, second = begin(), []
-    ended = first.ended
-    first_over = first.errors
-
-    def and_again(error):
-        ended(error)
-        second.append(begin())
-
-    # The callback was handed over already; swap it in the running exchange.
-    exchanges._running[first.connection.fileno()].ended = and_again
+async def test_an_exchange_may_begin_where_another_ends(begin):
+    second = []
+    first = begin(then=lambda: second.append(begin()))
     await first.reply(HEAD + BODY)
-    assert await first.error is None and first_over == [None]
+    assert await first.error is None
     await second[0].reply(HEAD + BODY)
     assert await second[0].error is None
 
@@ -154,13 +149,36 @@ async def test_what_is_no_plain_sailing_ends_with_its_error(begin, data, error):
 
 
 async def test_g05_a_reply_that_does_not_begin_in_time_is_slow(begin):
-    get = begin(patience_s=0.01)
+    get = begin(patience=Patience(0.01, lambda: True))
     assert type(await get.error) is SlowReplyError
+
+
+async def test_g05_a_slow_reply_that_is_not_given_up_is_waited_for(begin, mock_clock):
+    asked = []
+    get = begin(patience=Patience(1.0, lambda: bool(asked.append(get))))
+    await trio.testing.wait_all_tasks_blocked()
+    for _ in range(3):
+        mock_clock.jump(1.5)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+    assert len(asked) == 1 and not get.errors
+    await get.reply(HEAD + BODY)
+    assert await get.error is None
+    check(get.into, START, 3)
+
+
+async def test_a_slow_reply_that_is_not_given_up_may_stall(begin, mock_clock):
+    get = begin(patience=Patience(1.0, lambda: False))
+    await trio.testing.wait_all_tasks_blocked()
+    for seconds in (1.5, 28, 1):
+        assert not get.errors
+        mock_clock.jump(seconds)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+    assert type(await get.error) is ConnectionLostError
 
 
 async def test_a_reply_that_began_is_not_slow_but_may_stall(exchanges, begin):
     exchanges.stall_timeout_s = 0.2
-    get = begin(patience_s=0.1)
+    get = begin(patience=Patience(0.1, lambda: True))
     await get.reply(HEAD)
     assert type(await get.error) is ConnectionLostError
 

@@ -231,20 +231,20 @@ async def test_g05_gets_made_elsewhere_share_delay_and_budget(memory, autojump_c
     async with trio.open_nursery() as nursery:
         hedging = await warmed(nursery, Uneven(memory, lambda _n: 0.1), hedge_budget=0.1)
         hedging.on_hedge(told.append)
-        assert hedging.patience_s() == hedging.delay_s
-        while hedging.patience_s() is not None:
-            hedging.sent_again(100)
-        assert len(told) == hedging.hedges and set(told) == {100}
-        spent = hedging.hedges
+        stuck = [hedging.patience(100) for _ in range(50)]  # all asked at once, and none answers
+        assert {patience.seconds for patience in stuck} == {hedging.delay_s}
+        given_up = [patience.give_up() for patience in stuck]
+        assert given_up == [True] * 4 + [False] * 46
+        assert told == [100] * hedging.hedges == [100] * 4
         for _ in range(100):
-            if hedging.patience_s() is not None:
-                hedging.sent_again(100)
-        assert hedging.hedges - spent <= 0.1 * 100 + 1
+            hedging.asked()
+            hedging.patience(100).give_up()
+        assert 4 + 9 <= hedging.hedges <= 4 + 0.1 * 100 + 1
         for _ in range(600):
             hedging.learn(3.0)
-        assert hedging.delay_s > 3.0
+        assert hedging.patience(100).seconds > 3.0
         nursery.cancel_scope.cancel()
 
 
 async def test_gets_made_elsewhere_are_not_hedged_by_an_origin_that_does_not_hedge(memory):
-    assert HedgingOrigin(memory, CONFIG).patience_s() is None
+    assert HedgingOrigin(memory, CONFIG).patience(100) is None

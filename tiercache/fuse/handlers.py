@@ -194,11 +194,7 @@ class Handlers:
 
     def _read(self, unique: int, ino: int, _length: int) -> None:
         _, offset, size = READ_IN.unpack_from(self._buffer, HEADER_SIZE)
-        if (
-            size >= SPLICE_MIN
-            and self.splicer.available
-            and self._splice(unique, ino, offset, size)
-        ):
+        if size >= SPLICE_MIN and self._splice(unique, ino, offset, size):
             return
         data = self._fs_read(ino, offset, size)
         if isinstance(data, bytes | memoryview):

@@ -67,7 +67,7 @@ class Splicer:
     def _reset(self) -> bool:
         """Have an empty pipe that holds a whole reply; whether there is one."""
         self.close()
-        self._pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         with contextlib.suppress(OSError):
+            self._pipe = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             return fcntl.fcntl(self._pipe[1], fcntl.F_SETPIPE_SZ, _PIPE) >= _PIPE
         return False

@@ -39,11 +39,13 @@ class EagerGets:
             if error is None:
                 self._retrying.requested()
                 self._hedging.learn(trio.current_time() - began)
-            elif isinstance(error, SlowReplyError):
-                self._hedging.sent_again(len(into))
             ended(error)
 
-        return self._origin.start_get(key, etag, start, into, over, self._hedging.patience_s())
+        patience = self._hedging.patience(len(into))
+        started = self._origin.start_get(key, etag, start, into, over, patience)
+        if started:
+            self._hedging.asked()
+        return started
 
     async def go_on(
         self,
@@ -58,4 +60,4 @@ class EagerGets:
         failed = None if isinstance(error, AskAgainError) else error
         await self._retrying.get_range(key, etag, start, into, progress, failed=failed)
         if isinstance(error, SlowReplyError):
-            self._hedging.hedges_won += 1
+            self._hedging.won()

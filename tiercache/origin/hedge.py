@@ -14,12 +14,13 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from functools import partial
 
 import trio
 
 from tiercache.config import TransferConfig
 from tiercache.errors import OriginUnavailableError, TierCacheError
-from tiercache.origin.protocol import Origin
+from tiercache.origin.protocol import Origin, Patience
 from tiercache.origin.wrapper import OriginWrapper
 from tiercache.types import Progress
 
@@ -180,7 +181,7 @@ class HedgingOrigin(OriginWrapper):
         if not self._running or not self._per_get:
             await self.inner.get_range(key, etag, start, into, progress)
             return
-        self._tokens = min(float(_BURST), self._tokens + self._per_get)
+        self.asked()
         race = _Race(key, etag, start, into, progress)
         self._races[race] = None
         if self._delay_s is not None:
@@ -205,26 +206,36 @@ class HedgingOrigin(OriginWrapper):
             else:
                 return
         if race.rival is not None and race.won_by_rival:
-            self.hedges_won += 1
+            self.won()
             await race.rival.hand_over()
         elif error is not None:
             raise error
 
-    def patience_s(self) -> float | None:
-        """How long a GET that is made elsewhere may take to begin; None: as long as it likes.
+    def patience(self, size: int) -> Patience | None:
+        """What a GET of *size* bytes that is made elsewhere takes for slow; None: nothing.
 
-        It brings its part of a hedge. `sent_again` when it took longer, else `learn`.
+        Giving it up takes a hedge from the budget, as the GET is then sent again.
         """
-        if not self._running or not self._per_get:
+        if not self._running or not self._per_get or self._delay_s is None:
             return None
-        self._tokens = min(float(_BURST), self._tokens + self._per_get)
-        return self._delay_s if self._tokens >= 1.0 else None
+        return Patience(self._delay_s, partial(self._spend, size))
 
-    def sent_again(self, size: int) -> None:
-        """A GET of *size* bytes that took too long was given up for another."""
+    def asked(self) -> None:
+        """A GET was sent, which brings its part of a hedge."""
+        self._tokens = min(float(_BURST), self._tokens + self._per_get)
+
+    def won(self) -> None:
+        """A hedge was the faster one."""
+        self.hedges_won += 1
+
+    def _spend(self, size: int) -> bool:
+        """Take a hedge of *size* bytes from the budget; False when there is none."""
+        if self._tokens < 1.0:
+            return False
         self._tokens -= 1.0
         self.hedges += 1
         self._on_hedge(size)
+        return True
 
     async def run(self) -> None:
         """Send a rival to every race that takes too long, until cancelled."""
@@ -252,11 +263,10 @@ class HedgingOrigin(OriginWrapper):
 
     def _hedge_oldest(self, nursery: trio.Nursery) -> None:
         race, _ = self._races.popitem(last=False)
-        if race.first_byte_at is not None or self._tokens < 1.0 or self._rivals >= _BURST:
+        if race.first_byte_at is not None or self._rivals >= _BURST:
             return
-        self._tokens -= 1.0
-        self.hedges += 1
-        self._on_hedge(len(race.into))
+        if not self._spend(len(race.into)):
+            return
         race.rival = _Rival(race)
         nursery.start_soon(self._ask_again, race.rival)
 

@@ -16,20 +16,20 @@ from tiercache.errors import TierCacheError
 from tiercache.origin.http_connection import Connection
 from tiercache.origin.http_errors import ConnectionLostError, SlowReplyError
 from tiercache.origin.http_wire import Steps
-from tiercache.origin.protocol import Ended
+from tiercache.origin.protocol import Ended, Patience
 
 
 class _Exchange:
-    __slots__ = ("connection", "ended", "moved_at", "patience_s", "steps", "want")
+    __slots__ = ("connection", "ended", "moved_at", "patience", "steps", "want")
 
     def __init__(
-        self, connection: Connection, steps: Steps[None], ended: Ended, patience_s: float | None
+        self, connection: Connection, steps: Steps[None], ended: Ended, patience: Patience | None
     ) -> None:
         self.connection = connection
         self.steps = steps
         self.want = next(steps)
         self.ended = ended
-        self.patience_s = patience_s
+        self.patience = patience
         self.moved_at = trio.current_time()
 
 
@@ -50,20 +50,20 @@ class Exchanges:
         request: bytes,
         steps: Steps[None],
         ended: Ended,
-        patience_s: float | None = None,
+        patience: Patience | None = None,
     ) -> bool:
         """Send *request* and drive *steps* with the reply; call *ended* later, never before.
 
-        Without a byte within *patience_s* seconds it ends with `SlowReplyError`. The connection
-        is the caller's again when *ended* is called. False: it could not be sent, and is lost.
+        Given up when *patience* is over, it ends with `SlowReplyError`. The connection is the
+        caller's again when *ended* is called. False: it could not be sent, and is lost.
         """
         if self._epoll.closed or not connection.send_now(request):
             return False
-        exchange = _Exchange(connection, steps, ended, patience_s)
+        exchange = _Exchange(connection, steps, ended, patience)
         fd = connection.fileno()
         self._running[fd] = exchange
         self._epoll.register(fd, select.EPOLLIN)
-        self._look_at(exchange.moved_at + self._patience_s(exchange))
+        self._look_at(self._ends_at(exchange))
         self._some.set()
         return True
 
@@ -96,7 +96,7 @@ class Exchanges:
         connection, steps = exchange.connection, exchange.steps
         try:
             while (count := connection.receive_now(exchange.want)) is not None:
-                exchange.patience_s = None
+                exchange.patience = None
                 exchange.want = steps.send(count)
         except StopIteration:
             self._end(exchange, None)
@@ -118,18 +118,22 @@ class Exchanges:
     def _end_stalled(self, now: float) -> None:
         self._check_at = float("inf")
         for exchange in list(self._running.values()):
-            ends_at = exchange.moved_at + self._patience_s(exchange)
+            ends_at = self._ends_at(exchange)
             if ends_at > now:
                 self._look_at(ends_at)
-            elif exchange.patience_s is not None:
-                self._end(exchange, SlowReplyError("no answer in the usual time"))
-            else:
+            elif exchange.patience is None:
                 stalled = f"nothing moved for {self.stall_timeout_s:g} s"
                 self._end(exchange, ConnectionLostError(stalled))
+            elif exchange.patience.give_up():
+                self._end(exchange, SlowReplyError("no answer in the usual time"))
+            else:
+                exchange.patience = None
+                self._look_at(self._ends_at(exchange))
 
-    def _patience_s(self, exchange: _Exchange) -> float:
-        patience_s = exchange.patience_s
-        return self.stall_timeout_s if patience_s is None else patience_s
+    def _ends_at(self, exchange: _Exchange) -> float:
+        patience = exchange.patience
+        seconds = self.stall_timeout_s if patience is None else patience.seconds
+        return exchange.moved_at + seconds
 
     def _look_at(self, moment: float) -> None:
         if moment < self._check_at:

@@ -7,7 +7,7 @@ tracing) are wrappers around this protocol, never flags inside a store.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from tiercache.config import TransferConfig
 from tiercache.errors import TierCacheError
@@ -85,6 +85,13 @@ class Origin(Protocol):
 Ended = Callable[[TierCacheError | None], None]
 
 
+class Patience(NamedTuple):
+    """How long a GET may take to begin. *give_up* is asked once, then: False lets it wait on."""
+
+    seconds: float
+    give_up: Callable[[], bool]
+
+
 @runtime_checkable
 class EagerOrigin(Protocol):
     """An origin that can begin a GET without a task, if nothing has to be waited for."""
@@ -96,12 +103,12 @@ class EagerOrigin(Protocol):
         start: int,
         into: memoryview,
         ended: Ended,
-        patience_s: float | None,
+        patience: Patience | None,
     ) -> bool:
         """Begin what `Origin.get_range` does, one attempt of it; *ended* is called later.
 
-        Nobody writes to *into* from then on. Without a byte within *patience_s* seconds it ends
-        with `SlowReplyError`. False: not started, as it would have to wait for something.
+        Nobody writes to *into* from then on. When *patience* is over it ends with
+        `SlowReplyError`. False: not started, as it would have to wait for something.
         """
 
     async def run(self) -> None:

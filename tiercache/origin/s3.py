@@ -20,7 +20,7 @@ from tiercache.origin.http_client import Reply
 from tiercache.origin.http_errors import AskAgainError, ConnectionLostError
 from tiercache.origin.http_exchanges import Exchanges
 from tiercache.origin.http_wire import Steps
-from tiercache.origin.protocol import LIST_PAGE_MAX, Ended
+from tiercache.origin.protocol import LIST_PAGE_MAX, Ended, Patience
 from tiercache.origin.s3_check import check_bucket
 from tiercache.origin.s3_client import Request, S3Client, can_be_put_right
 from tiercache.origin.s3_list import Cursor, ListRequest, next_cursor
@@ -160,7 +160,7 @@ class S3Origin:
         start: int,
         into: memoryview,
         ended: Ended,
-        patience_s: float | None,
+        patience: Patience | None,
     ) -> bool:
         """See `EagerOrigin.start_get`."""
         if clean_etag(etag) != etag or not into:
@@ -184,7 +184,7 @@ class S3Origin:
                 error = AskAgainError("the connection had been closed")
             ended(error)
 
-        if self._exchanges.start(connection, request, steps(), over, patience_s):
+        if self._exchanges.start(connection, request, steps(), over, patience):
             return True
         self._client.release(connection, reusable=False)
         return False
