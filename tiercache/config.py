@@ -189,7 +189,7 @@ class TransferConfig:
     #: Buffers in flight.
     memory: int = field(default=256 * MIB, metadata=size(4 * MIB))
     #: Largest ranged GET.
-    part: int = field(default=8 * MIB, metadata=size(1 * MIB, 5 * GIB))
+    part: int = field(default=16 * MIB, metadata=size(1 * MIB, 5 * GIB))
     #: Bodies up to this size are received on the loop; larger ones by pool threads.
     inline_body: int = field(default=256 * KIB, metadata=size(0))
     #: Threads that receive bodies.
@@ -217,7 +217,7 @@ class PrefetchConfig:
     #: How far ahead of a new stream is fetched.
     window_min: int = field(default=2 * MIB, metadata=live(size(1 * MIB)))
     #: How far ahead of a long stream is fetched.
-    window_max: int = field(default=64 * MIB, metadata=live(size(1 * MIB)))
+    window_max: int = field(default=128 * MIB, metadata=live(size(1 * MIB)))
     #: A jump this far ahead is still sequential.
     skip_forward: int = field(default=16 * MIB, metadata=live(size(0)))
     #: A jump this far back is still sequential.

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from tiercache.config import PrefetchConfig
+from tiercache.config import PrefetchConfig, TransferConfig
 from tiercache.prefetch.siblings import Siblings
 from tiercache.prefetch.tails import tail_of
 from tiercache.types import GIB, KIB, MIB, Inode, Kind
@@ -31,7 +31,7 @@ class Loader:
 
     def __init__(self, folder, **config):
         self.folder = folder
-        self.siblings = Siblings(PrefetchConfig(**config), folder, 8 * MIB)
+        self.siblings = Siblings(PrefetchConfig(**config), folder, TransferConfig().part)
         self.fetched = []
         self.opened = set()
         self.hits = 0
@@ -139,13 +139,13 @@ def test_next_shards_are_fetched_within_the_window():
     loader = Loader(Folder(100, size=GIB))
     for i in range(20):
         loader.open(i)
-        assert len([f for f in loader.fetched if f > i]) <= 8  # of 8 MiB at most, in 64 MiB
+        assert len([f for f in loader.fetched if f > i]) <= 8  # of 16 MiB at most, in 128 MiB
     assert loader.hits >= 15
 
 
 def test_what_is_all_resident_is_left_alone_and_begins_nothing():
     folder = Folder(2000)
-    siblings = Siblings(PrefetchConfig(), folder, 8 * MIB)
+    siblings = Siblings(PrefetchConfig(), folder, TransferConfig().part)
     for file in folder.files:
         assert siblings.opened(file, resident=True) is None
     assert folder.looked_at == 0 and len(siblings) == 0
@@ -153,7 +153,7 @@ def test_what_is_all_resident_is_left_alone_and_begins_nothing():
 
 def test_an_order_that_finds_everything_resident_ends():
     folder = Folder(4000)
-    siblings = Siblings(PrefetchConfig(), folder, 8 * MIB)
+    siblings = Siblings(PrefetchConfig(), folder, TransferConfig().part)
     for i, file in enumerate(folder.files):
         found = siblings.opened(file, resident=i > 10)
         if found is not None:
@@ -174,7 +174,7 @@ def test_a_resident_directory_read_in_any_order_keeps_no_cursor():
 
 
 def test_files_asked_for_and_never_opened_are_counted_as_waste():
-    siblings = Siblings(PrefetchConfig(streams_max=1), folder := Folder(100), 8 * MIB)
+    siblings = Siblings(PrefetchConfig(streams_max=1), folder := Folder(100), TransferConfig().part)
     for file in folder.files[:10]:
         siblings.opened(file, resident=False)
     other = Folder(3, parent=3)
@@ -206,7 +206,7 @@ def test_no_tail_of_others_and_none_beyond_the_file():
 @pytest.mark.parametrize(("count", "share"), [(64, 0.05), (128, 0.03), (512, 0.001)])
 def test_shuffled_epochs_that_no_tier_keeps_are_not_taken_for_an_order(count, share):
     folder = Folder(count, size=4 * MIB)
-    siblings = Siblings(PrefetchConfig(), folder, 8 * MIB)
+    siblings = Siblings(PrefetchConfig(), folder, TransferConfig().part)
     asked = epochs = 0
     for seed in range(5):
         chance = random.Random(seed)

@@ -61,7 +61,9 @@ async def world(**config):
         nursery.cancel_scope.cancel()
 
 
-ONE = {"connections": 1, "connections_reserved": 0}
+#: Small enough to tell several of them apart.
+PART = {"part": 8 * MIB}
+ONE = {"connections": 1, "connections_reserved": 0, **PART}
 
 
 async def test_adjacent_demands_that_queue_become_one_get():
@@ -97,7 +99,7 @@ async def test_a_demand_does_not_wait_for_prefetch_it_is_adjacent_to():
 
 
 async def test_prefetch_is_cut_at_whole_parts_and_asks_for_nothing_twice():
-    async with world() as w:
+    async with world(**PART) as w:
         a = w.file(b"a", 40 * MIB)
         assert w.fetcher.prefetch(a, 6 * MIB, 20 * MIB, Reason.READAHEAD) == 14
         assert w.fetcher.prefetch(a, 10 * MIB, 22 * MIB, Reason.PLAN) == 2
@@ -105,6 +107,9 @@ async def test_prefetch_is_cut_at_whole_parts_and_asks_for_nothing_twice():
         assert sorted(w.gets) == [(b"a", 6, 2), (b"a", 8, 8), (b"a", 16, 4), (b"a", 20, 2)]
         assert w.fetcher.fetched[Reason.READAHEAD] == 14 * MIB
         assert w.fetcher.fetched[Reason.PLAN] == 2 * MIB
+        w.fetcher.prefetch(a, 24 * MIB, 32 * MIB, Reason.READAHEAD, 4 * MIB)
+        await trio.testing.wait_all_tasks_blocked()
+        assert w.gets[-2:] == [(b"a", 24, 4), (b"a", 28, 4)]
 
 
 async def test_only_what_queues_unwanted_is_abandoned():

@@ -10,7 +10,7 @@ from tiercache.config import PrefetchConfig
 from tiercache.prefetch.streams import IDLE_S, Streams
 from tiercache.types import BLOCK_SIZE, GIB, KIB, MIB
 
-PART = 8 * MIB
+PART = 16 * MIB
 
 
 class Readers:
@@ -35,7 +35,7 @@ class Readers:
         self.touched.update((ino, block) for block in blocks)
         wanted = self.streams.observe(ino, offset, size, file_size, self.now)
         if wanted is not None:
-            self.asked.append(wanted)
+            self.asked.append(wanted[:2])
             self.fetched.update(
                 (ino, block)
                 for block in range(wanted[0] // BLOCK_SIZE, -(-wanted[1] // BLOCK_SIZE))

@@ -204,7 +204,7 @@ async def test_e15_names_and_first_bytes_go_before_bulk(trees):
     trees.origin.put_pattern(b"big", 200 * MIB)
     trees.origin.put_pattern(b"d/f", 4 * KIB, seed=1)
     gate = slow(trees).hold("get_range")
-    limits = {"connections": 8, "connections_min": 8, "connections_reserved": 2}
+    limits = {"connections": 8, "connections_min": 8, "connections_reserved": 2, "part": 8 * MIB}
     async with trees.open(transfer=limits) as tree:
         fetcher = tree.stack.fetcher
         big = tree.stack.namespace.inode(await tree.open(b"big"))

@@ -164,7 +164,7 @@ async def test_connections_become_fewer_and_more(trees, mounted):
 async def test_reserved_connections_are_kept_from_readahead(trees, mounted):
     trees.origin.put_pattern(b"f", 64 * MIB)
     _, gate = held(trees)
-    async with mounted() as mount:
+    async with mounted(transfer={"part": 8 * MIB}) as mount:
         obj = mount.tree.stack.namespace.inode(await mount.tree.open(b"f"))
         limits = {"connections": 6, "connections_min": 6}
         mount.reload("transfer", **limits, connections_reserved=5)

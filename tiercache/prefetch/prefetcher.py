@@ -85,7 +85,8 @@ class Prefetcher:
                 self._fetcher.prefetch(obj, *tail, Reason.TAIL)
         wanted = self.streams.observe(obj.ino, offset, size, obj.size, self._now())
         if wanted is not None:
-            self._fetcher.prefetch(obj, *wanted, Reason.READAHEAD)
+            start, end, part = wanted
+            self._fetcher.prefetch(obj, start, end, Reason.READAHEAD, part)
 
     def read_local(self, obj: Inode, offset: int, size: int) -> None:
         """Bytes [offset, offset + size) of *obj*, all of which is on local disk, are read."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import NamedTuple
 
 from tiercache.config import PrefetchConfig
 from tiercache.prefetch.frontier import Frontier
@@ -49,8 +50,22 @@ IDLE_S = 5.0
 #: How exactly that is kept track of.
 _RENEW_S = 1.0
 
+#: One connection brings no more than a store lets it, so a window is spread over so many at least,
+_SPREAD = 8
+
+#: but requests of this size cost little beside their bytes.
+_PART_MIN = 8 * MIB
+
 #: Told of bytes [start, end) of an inode that were asked for and will not be read.
 Unused = Callable[[int, int, int], None]
+
+
+class Ahead(NamedTuple):
+    """Bytes [start, end) to prefetch, by requests of *part* bytes at most."""
+
+    start: int
+    end: int
+    part: int
 
 
 class Stream(Frontier):
@@ -108,8 +123,8 @@ class Streams:
 
     def observe(
         self, ino: int, offset: int, size: int, file_size: int, now: float
-    ) -> tuple[int, int] | None:
-        """Note a read at *now* (seconds); returns the byte range to prefetch, if any.
+    ) -> Ahead | None:
+        """Note a read at *now* (seconds); returns what to prefetch, if anything.
 
         The range lies behind the read, starts where the last one ended and has whole parts, so
         that a reader that advances by kilobytes does not cause requests of kilobytes.
@@ -187,16 +202,17 @@ class Streams:
 
     # -- the window ------------------------------------------------------------------------------
 
-    def _extend(self, file: _File, stream: Stream, file_size: int) -> tuple[int, int] | None:
+    def _extend(self, file: _File, stream: Stream, file_size: int) -> Ahead | None:
         # Less than a block each means none: the kernel's own readahead must do.
         window = min(stream.window, self._config.budget // len(self._active))
-        step = min(self._part, max(window // 2, BLOCK_SIZE))
+        part = min(self._part, max(window // _SPREAD, _PART_MIN))
+        step = min(part, max(window // 2, BLOCK_SIZE))
         target = min(stream.position + window, file_size)
         if target < file_size:
             target -= target % step
         if target <= stream.asked or window < BLOCK_SIZE:
             return None
-        wanted = stream.asked, target
+        wanted = Ahead(stream.asked, target, part)
         stream.asked = target
         if self._scarce():
             stream.window = max(stream.window // 2, self._config.window_min)

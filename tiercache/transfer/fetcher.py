@@ -116,16 +116,18 @@ class Fetcher:
         for fetch in self._flights.of(obj.ino, first, end):
             self.admission.promote(fetch.ticket, Priority.DEMAND)
 
-    def prefetch(self, obj: Inode, offset: int, end: int, reason: Reason) -> int:
-        """Start parts for what is missing of bytes [offset, end), behind every demand.
+    def prefetch(
+        self, obj: Inode, offset: int, end: int, reason: Reason, part: int | None = None
+    ) -> int:
+        """Start GETs for what is missing of bytes [offset, end), behind every demand.
 
-        Returns how many blocks that is.
+        They bring *part* bytes at most, or what is configured. Returns how many blocks that is.
         """
-        started = 0
+        step, started = self._part if part is None else part // BLOCK_SIZE, 0
         for first, stop in self._absent(obj, offset // BLOCK_SIZE, -(-end // BLOCK_SIZE)):
             started += stop - first
             while first < stop:
-                cut = min(stop, (first // self._part + 1) * self._part)
+                cut = min(stop, (first // step + 1) * step)
                 self._start(obj, first, cut, Priority.PREFETCH, reason)
                 first = cut
         return started
