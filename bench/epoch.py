@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from multiprocessing.context import ForkProcess
 from multiprocessing.synchronize import Semaphore
 
-from bench.loaders import Format
+from bench.loaders import Reader
 
 _FORK = multiprocessing.get_context("fork")
 _BATCHES_AHEAD = 2
@@ -56,7 +56,7 @@ class Epoch:
     size: int
 
 
-def run_epoch(files: Sequence[File], form: Format, pace: Pace, accelerators: int) -> Epoch:
+def run_epoch(files: Sequence[File], form: Reader, pace: Pace, accelerators: int) -> Epoch:
     """Read `files` once, dealt out in order; samples short of a last batch are not waited for.
 
     Raises `EpochError` when a reader fails.
@@ -128,7 +128,7 @@ class _Queue:
         return True
 
 
-def _readers(queue: _Queue, files: Sequence[File], form: Format, pace: Pace) -> list[ForkProcess]:
+def _readers(queue: _Queue, files: Sequence[File], form: Reader, pace: Pace) -> list[ForkProcess]:
     taken = _FORK.Value("i", 0)
 
     def next_file() -> File | None:

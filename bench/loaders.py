@@ -20,14 +20,18 @@ from tiercache.types import KIB, MIB
 TFRECORD_READ = 256 * KIB
 
 
-class Format(Protocol):
+class Reader(Protocol):
+    """How samples are read."""
+
+    def read(self, path: str, samples: Sequence[int]) -> Iterator[None]:
+        """Read a file; an item per sample as soon as it is there."""
+
+
+class Format(Reader, Protocol):
     """How samples are laid out in files, and read."""
 
     def write(self, path: Path, samples: Sequence[int], rng: random.Random) -> None:
         """Make a file that holds samples of these sizes, of bytes that do not compress."""
-
-    def read(self, path: str, samples: Sequence[int]) -> Iterator[None]:
-        """Read it; an item per sample as soon as it is there."""
 
 
 class Npz:

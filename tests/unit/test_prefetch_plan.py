@@ -185,6 +185,30 @@ def test_pieces_of_a_range_are_not_the_same_range_of_the_next_epoch(readers):
     assert plan.done and not plan.skipped
 
 
+@pytest.mark.parametrize("spread", [16, 1024])
+def test_what_the_kernel_reads_behind_a_range_is_no_reader_there(spread):
+    """Each range is read in eight pieces, and two more that belong to another entry."""
+    order = random.Random(5).sample(range(400), 400)
+    plan = Plan([PlanItem(b"t", r * 8, r * 8 + 8) for r in order], window=64, spread=spread)
+    taken = 0
+    for number, part in enumerate(order):
+        while (place := plan.take()) is not None:
+            plan.charge(place, 8)
+            taken += 1
+        for piece in range(10):
+            plan.read(b"t", part * 8 + piece, part * 8 + piece + 1)
+        assert number < plan.position <= number + 8  # brushed entries among those taken
+    assert taken == 400 and not plan.skipped
+
+
+def test_who_reads_on_behind_a_range_is_there_at_last():
+    plan = Plan([PlanItem(b"t", r * 8, r * 8 + 8) for r in range(10)], window=8)
+    fill(plan, 8)
+    moved = [plan.read(b"t", piece, piece + 1) for piece in range(16)]
+    assert moved == [True] + 12 * [False] + [True] + 2 * [False]
+    assert plan.read(b"u", 0, 1) is None and plan.read(b"t", 80, 81) is None
+
+
 def test_one_range_far_away_read_in_pieces_is_no_resumed_job():
     plan = Plan([PlanItem(b"t", r * 8, r * 8 + 8) for r in range(1000)], window=64, spread=16)
     for piece in range(8):

@@ -20,7 +20,7 @@ from array import array
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
-from tiercache.prefetch.underway import Underway
+from tiercache.prefetch.underway import Brushed, Underway
 
 #: After all places.
 NEVER: Final = 1 << 62
@@ -69,6 +69,7 @@ class Plan:
         self._ahead: dict[int, int] = {}  # taken and unvisited places: their bytes
         self._far: list[int] = []
         self._underway = Underway()
+        self._brushed = Brushed(spread)
         self._begun: dict[int, int] = {}  # paths that are open and whose reads are not seen
         self.ahead_bytes = 0
         self.skipped = 0
@@ -151,17 +152,26 @@ class Plan:
         place = self._find(number, self._whole)
         return place is not None and self._reach(place)
 
-    def read(self, path: bytes, start: int, end: int) -> bool:
-        """Bytes [start, end) of *path* were read; whether that moved anything."""
+    def read(self, path: bytes, start: int, end: int) -> bool | None:
+        """Bytes [start, end) of *path* were read; whether that moved anything.
+
+        None if no entry for a range foresees it.
+        """
         number = self._ids.get(path)
-        if number is None or self._underway.goes_on(number, start, end):
+        if number is None:
+            return None
+        if self._underway.goes_on(number, start, end):
             return False
         place = self._find(number, lambda place: self._overlaps(place, start, end))
         if place is None:
-            return False
+            return None
         first, last = self._span(place)
-        self._underway.begin(number, (first, last), min(end, last) - max(start, first))
-        return self._reach(place)
+        nbytes = min(end, last) - max(start, first)
+        meant = self._brushed.read(place, nbytes, last - first) if place >= self._taken else nbytes
+        if meant is None:
+            return False
+        self._underway.begin(number, (first, last), meant)
+        return self._reach(place) or None
 
     def began(self, path: bytes) -> bool:
         """*path* was opened by somebody whose reads are not seen; whether that moved anything.

@@ -10,10 +10,11 @@ import trio
 from tiercache.errors import NotDirectoryError, TierCacheError
 from tiercache.prefetch.foresight import Foresight
 from tiercache.prefetch.plan import Plan
+from tiercache.prefetch.streams import SPREAD
 from tiercache.tier.store import TierStore
 from tiercache.transfer.fetch import Reason
 from tiercache.transfer.fetcher import Fetcher
-from tiercache.types import Inode
+from tiercache.types import BLOCK_SIZE, Inode
 
 log = logging.getLogger(__name__)
 
@@ -59,11 +60,13 @@ class Planner:
             if key is not None and self.plan.ended(key):
                 self._on_moved()
 
-    def read(self, obj: Inode, offset: int, size: int) -> None:
-        """Bytes [offset, offset + size) of *obj* were read."""
-        if self.plan.read(obj.key, offset, offset + size):
+    def read(self, obj: Inode, offset: int, size: int) -> bool:
+        """Bytes [offset, offset + size) of *obj* were read; whether that was foreseen."""
+        moved = self.plan.read(obj.key, offset, offset + size)
+        if moved:
             self._on_moved()
             self._foresight.moved(obj.ino)
+        return moved is not None
 
     def _on_moved(self) -> None:
         self._moved.set()
@@ -100,5 +103,12 @@ class Planner:
         if obj is None or obj.archived or start >= end:
             self.plan.missing(place)
             return
+        ahead = self.plan.ahead_bytes
         self.plan.charge(place, end - start)
-        self._fetcher.prefetch(obj, start, end, Reason.PLAN)
+        # What is needed soonest is spread over the most connections.
+        while start < end:
+            part = max(BLOCK_SIZE, ahead // SPREAD)
+            cut = min(start + SPREAD * part, end)
+            self._fetcher.prefetch(obj, start, cut, Reason.PLAN, part)
+            ahead += cut - start
+            start = cut

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from tiercache.config import PrefetchConfig
 from tiercache.prefetch.background import BackgroundFill
@@ -38,7 +39,7 @@ class Prefetcher:
             config,
             part,
             scarce=lambda: fetcher.admission.congested,
-            unused=fetcher.abandon,
+            unused=partial(fetcher.abandon, Reason.READAHEAD),
         )
         self.siblings = Siblings(config, names, part)
         #: Follows a list of what will be read, if there is one; its owner runs it.
@@ -75,10 +76,11 @@ class Prefetcher:
 
     def read(self, obj: Inode, offset: int, size: int) -> None:
         """Bytes [offset, offset + size) of *obj*, which is not all on local disk, are read."""
-        if self.planner is not None:
-            self.planner.read(obj, offset, size)
+        foreseen = self.planner is not None and self.planner.read(obj, offset, size)
         if self.background is not None and self.background.enabled:
             self.background.used(obj, nbytes=size)
+        if foreseen:
+            return  # what comes next is known, and no guess is to get ahead of it
         if not offset:
             tail = tail_of(obj, self._tail)
             if tail is not None:

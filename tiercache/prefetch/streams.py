@@ -51,7 +51,7 @@ IDLE_S = 5.0
 _RENEW_S = 1.0
 
 #: One connection brings no more than a store lets it, so a window is spread over so many at least,
-_SPREAD = 8
+SPREAD = 8
 
 #: but requests of this size cost little beside their bytes.
 _PART_MIN = 8 * MIB
@@ -121,9 +121,7 @@ class Streams:
             for stream in file.streams:
                 stream.window = max(config.window_min, min(stream.window, config.window_max))
 
-    def observe(
-        self, ino: int, offset: int, size: int, file_size: int, now: float
-    ) -> Ahead | None:
+    def observe(self, ino: int, offset: int, size: int, file_size: int, now: float) -> Ahead | None:
         """Note a read at *now* (seconds); returns what to prefetch, if anything.
 
         The range lies behind the read, starts where the last one ended and has whole parts, so
@@ -205,7 +203,7 @@ class Streams:
     def _extend(self, file: _File, stream: Stream, file_size: int) -> Ahead | None:
         # Less than a block each means none: the kernel's own readahead must do.
         window = min(stream.window, self._config.budget // len(self._active))
-        part = min(self._part, max(window // _SPREAD, _PART_MIN))
+        part = min(self._part, max(window // SPREAD, _PART_MIN))
         step = min(part, max(window // 2, BLOCK_SIZE))
         target = min(stream.position + window, file_size)
         if target < file_size:

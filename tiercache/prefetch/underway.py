@@ -1,15 +1,23 @@
-"""Ranges that are being read piece by piece.
+"""Ranges that are being read piece by piece, and those that the kernel only brushes. Pure.
 
 A reader asks for a range in requests of 128 KiB to 1 MiB. The first one finds the entry of the
-plan, and the others must not be taken for the same range of the next epoch.
+plan, and the others must not be taken for the same range of the next epoch. The kernel's readahead
+goes on behind the range, into another that may be due much later: nobody is there yet.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
+
+from tiercache.types import MIB
 
 #: So many at a time, one per reader; more would each be looked at on every read.
 _MAX = 32
+
+
+#: Somebody who read this much of a range, or most of it, is there; the kernel reads less ahead.
+_MEANT = 8 * MIB
 
 
 @dataclass(slots=True)
@@ -21,7 +29,7 @@ class _Range:
 
 
 class Underway:
-    """Ranges [start, end) of files, by number; who was begun first is forgotten first. Pure."""
+    """Ranges [start, end) of files, by number; who was begun first is forgotten first."""
 
     def __init__(self) -> None:
         self._ranges: list[_Range] = []
@@ -42,3 +50,21 @@ class Underway:
                     self._ranges.remove(found)
                 return True
         return False
+
+
+class Brushed:
+    """Places where nobody is expected, and how much was read there; *limit* of them are kept."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._read: OrderedDict[int, int] = OrderedDict()
+
+    def read(self, place: int, nbytes: int, size: int) -> int | None:
+        """*nbytes* more were read at *place*, which has *size*: how many by now, None if few."""
+        nbytes += self._read.pop(place, 0)
+        if nbytes >= min(_MEANT, 3 * size // 4):
+            return nbytes
+        self._read[place] = nbytes
+        if len(self._read) > self._limit:
+            self._read.popitem(last=False)
+        return None

@@ -112,7 +112,7 @@ class Fetcher:
         """Have whatever of bytes [offset, offset + size) is missing on its way, ahead of others."""
         first, end = offset // BLOCK_SIZE, -(-(offset + size) // BLOCK_SIZE)
         for run in self._absent(obj, first, end):
-            self._start(obj, *run, Priority.DEMAND, Reason.DEMAND)
+            self._start(obj, *run, Priority.DEMAND, Reason.DEMAND, self._part)
         for fetch in self._flights.of(obj.ino, first, end):
             self.admission.promote(fetch.ticket, Priority.DEMAND)
 
@@ -121,14 +121,16 @@ class Fetcher:
     ) -> int:
         """Start GETs for what is missing of bytes [offset, end), behind every demand.
 
-        They bring *part* bytes at most, or what is configured. Returns how many blocks that is.
+        They bring *part* bytes at most, or what is configured if that is less. Returns how many
+        blocks that is.
         """
-        step, started = self._part if part is None else part // BLOCK_SIZE, 0
+        step = self._part if part is None else min(self._part, part // BLOCK_SIZE)
+        started = 0
         for first, stop in self._absent(obj, offset // BLOCK_SIZE, -(-end // BLOCK_SIZE)):
             started += stop - first
             while first < stop:
                 cut = min(stop, (first // step + 1) * step)
-                self._start(obj, first, cut, Priority.PREFETCH, reason)
+                self._start(obj, first, cut, Priority.PREFETCH, reason, step)
                 first = cut
         return started
 
@@ -140,7 +142,7 @@ class Fetcher:
         back what is still queued.
         """
         for start, stop in self._absent(obj, first, end):
-            self._start(obj, start, stop, Priority.BACKGROUND, reason)
+            self._start(obj, start, stop, Priority.BACKGROUND, reason, self._part)
         try:
             for fetch in list(self._flights.of(obj.ino, first, end)):
                 if not self._landing.retains(fetch):
@@ -148,14 +150,14 @@ class Fetcher:
                 if fetch.error is not None:
                     raise fetch.error
         except trio.Cancelled:
-            self.abandon(obj.ino, first * BLOCK_SIZE, end * BLOCK_SIZE)
+            self.abandon(reason, obj.ino, first * BLOCK_SIZE, end * BLOCK_SIZE)
             raise
 
-    def abandon(self, ino: int, offset: int, end: int) -> None:
-        """Take back what is still queued of bytes [offset, end) and nobody waits for."""
+    def abandon(self, reason: Reason, ino: int, offset: int, end: int) -> None:
+        """Take back what *reason* queued of bytes [offset, end) and nobody waits for."""
         first, stop = -(-offset // BLOCK_SIZE), -(-end // BLOCK_SIZE)
         for fetch in list(self._flights.of(ino, first, stop)):
-            queued = not fetch.ticket.granted and not fetch.wanted
+            queued = fetch.reason is reason and not fetch.ticket.granted and not fetch.wanted
             if queued and first <= fetch.first and fetch.end <= stop:
                 self.admission.withdraw(fetch.ticket)
                 self._flights.remove(fetch)
@@ -211,9 +213,17 @@ class Fetcher:
         for start, stop in self._store.missing(obj, first, min(end, obj.blocks)):
             yield from self._flights.gaps(obj, start, stop)
 
-    def _start(self, obj: Inode, first: int, end: int, priority: Priority, reason: Reason) -> None:
+    def _start(
+        self, obj: Inode, first: int, end: int, priority: Priority, reason: Reason, part: int
+    ) -> None:
+        """Fetch blocks [first, end), by the GET of those before it if that has *part* at most."""
         before = self._flights.get(obj.ino, first - 1)
-        if before is not None and self._may_grow(before, end, priority):
+        if (
+            before is not None
+            and before.ticket.priority == priority
+            and not before.ticket.granted
+            and end - before.first <= part
+        ):
             before.extend(end)
             self.admission.grow(before.ticket, before.size)
             self._flights.add(before, first, end)
@@ -227,13 +237,6 @@ class Fetcher:
 
         fetch.ticket = self.admission.ticket(priority, fetch.size, run)
         self.admission.queue(fetch.ticket)
-
-    def _may_grow(self, fetch: Fetch, end: int, priority: Priority) -> bool:
-        """Whether *fetch*, still queued, can bring what follows it as well, up to block *end*."""
-        ticket = fetch.ticket
-        return (
-            not ticket.granted and ticket.priority == priority and end - fetch.first <= self._part
-        )
 
     def _start_eagerly(self, fetch: Fetch) -> bool:
         """Begin a small GET without a task, if the origin can; only its failure takes one."""
