@@ -33,7 +33,7 @@ from tiercache.types import MIB
 
 #: How many connections the plain client is tried with; the best counts.
 CONNECTIONS = (4, 8)
-LINK_CONNECTIONS = (8, 32)
+LINK_CONNECTIONS = (8, 32, 64)
 #: GB that a CPU second of the daemon is to move: 0.8 CPU seconds per GB.
 CPU_BUDGET = 1 / 0.8
 BLOCK = MIB

@@ -173,7 +173,7 @@ class TransferConfig:
     """`[transfer]`: the bounds of everything that moves between origin and tiers."""
 
     #: Connections to the origin, at most.
-    connections: int = field(default=32, metadata=live(bounds(1, 4096)))
+    connections: int = field(default=64, metadata=live(bounds(1, 4096)))
     #: How far an origin that throttles or slows down makes us reduce them, if they are more.
     connections_min: int = field(default=8, metadata=live(bounds(1, 4096)))
     #: Kept for metadata and demand.
