@@ -253,7 +253,7 @@ def test_e08_small_files_cost_one_get_each_once(bucket, proxy, driver, shuffled)
 def test_e09_one_reader_has_many_requests_under_way(bucket, proxy, driver):
     whole = 256 * MIB
     bucket.put("f", whole)
-    mount = bucket.mount(*SINGLE, driver=driver)
+    mount = bucket.mount(*SINGLE, "-o", "window_max=64MiB", driver=driver)
     with open(mount.mountpoint / "f", "rb", buffering=0) as file:
         for offset in range(0, 96 * MIB, MIB):
             check(file.read(MIB), offset)
@@ -291,7 +291,12 @@ def test_e10_a_path_costs_a_listing_per_folder_and_leaves_cost_nothing_more(buck
 def test_e15_names_and_first_bytes_pass_bulk(bucket, proxy, driver):
     bucket.put("bulk", 200 * MIB)
     bucket.put("d/new", 40 * KIB, 1)
-    mount = bucket.mount(*SINGLE, "-o", "connections=8,connections_reserved=2", driver=driver)
+    mount = bucket.mount(
+        *SINGLE,
+        "-o",
+        "connections=6,connections_reserved=2,part=8MiB,window_max=64MiB",
+        driver=driver,
+    )
     with open(mount.mountpoint / "bulk", "rb", buffering=0) as file:
         for _ in range(32):
             file.read(MIB)
@@ -304,6 +309,29 @@ def test_e15_names_and_first_bytes_pass_bulk(bucket, proxy, driver):
         check((mount.mountpoint / "d/new").read_bytes(), 0, 1)
         proxy.release(stuck)
         rest.join()
+
+
+@pytest.mark.slow
+def test_i03_memory_of_long_and_of_random_reads_is_bounded_and_comes_back(bucket, driver):
+    size, chance = 192 * MIB, random.Random(3)
+    bucket.put("f", size)
+    options = ("--cache-size", "64MiB", "-o", "memory=32MiB,budget=24MiB,part=8MiB,reserve_free=0")
+    mount = bucket.mount(*options, driver=driver)
+    worker = psutil.Process(mount.status()["worker"]["pid"])
+    with open(mount.mountpoint / "f", "rb", buffering=0) as file:
+        check(os.pread(file.fileno(), KIB, 0))
+        wait_for(lambda: mount.status()["memory_bytes"] == 0)
+        idle = most = worker.memory_info().rss
+        for offset in range(0, size, MIB):
+            check(os.pread(file.fileno(), MIB, offset), offset)
+            most = max(most, worker.memory_info().rss)
+        for _ in range(100):
+            offset = chance.randrange(size // BLOCK_SIZE) * BLOCK_SIZE
+            check(os.pread(file.fileno(), 64 * KIB, offset), offset)
+            most = max(most, worker.memory_info().rss)
+        assert most - idle < (32 + 32) * MIB
+        wait_for(lambda: mount.status()["memory_bytes"] == 0)
+        assert worker.memory_info().rss < 1.3 * idle
 
 
 def test_e07_i04_open_files_that_nobody_reads_hold_nothing(bucket, proxy, driver):

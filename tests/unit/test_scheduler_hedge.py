@@ -14,6 +14,7 @@ from tiercache.origin.retry import RetryingOrigin
 from tiercache.origin.wrapper import OriginWrapper
 from tiercache.testing.data import check
 from tiercache.testing.memory import MemoryOrigin
+from tiercache.types import MIB
 
 SIZE = 300_000
 CONFIG = TransferConfig(attempts=3, backoff_base_s=0.01)
@@ -166,27 +167,34 @@ async def test_a_rival_that_fails_leaves_the_first_alone(memory, autojump_clock)
         nursery.cancel_scope.cancel()
 
 
-async def test_a_rival_that_wins_and_breaks_is_retried_from_its_last_byte(memory, autojump_clock):
+async def test_a_rival_brings_a_block_and_what_breaks_behind_it_is_retried_from_there(
+    memory, autojump_clock
+):
     class Breaking(Uneven):
         async def get_range(self, key, etag, start, into, progress=None):
             self.gets += 1
-            if self.gets == self.broken:
-                await trio.sleep(20)
-            if self.gets == self.broken + 1:
-                await trio.sleep(0.05)
+            await trio.sleep(20 if self.gets == self.stuck else 0.05)
+            if self.gets == self.stuck + 2:
                 await self.inner.get_range(key, etag, start, into[:100_000], progress)
                 raise OriginUnavailableError("reset")
-            await trio.sleep(0.05)
             await self.inner.get_range(key, etag, start, into, progress)
 
+    size = 3 * MIB
+    memory.put_pattern(b"k", size)
     breaking = Breaking(memory, None)
-    breaking.broken = -5
+    breaking.stuck = -5
     async with trio.open_nursery() as nursery:
         hedging = await warmed(nursery, breaking)
-        breaking.broken = breaking.gets + 1
-        await get(RetryingOrigin(hedging, CONFIG, random.Random(1)), memory)
-        assert hedging.hedges_won == 1
-        assert memory.calls[-1].start == 100_000
+        breaking.stuck = breaking.gets + 1
+        told, seen = [], []
+        hedging.on_hedge(told.append)
+        retrying = RetryingOrigin(hedging, CONFIG, random.Random(1))
+        await get(retrying, memory, size, seen.append)
+        assert (hedging.hedges_won, told) == (1, [MIB])
+        assert seen == sorted(seen) and seen[-1] == size
+        asked = [(call.start, call.size) for call in memory.calls[-3:]]
+        rest = MIB + 100_000
+        assert asked == [(0, MIB), (MIB, 100_000), (rest, size - rest)]
         nursery.cancel_scope.cancel()
 
 

@@ -2,20 +2,21 @@
 
 Some GETs meet a server or a connection that is stuck; asking once more usually answers at once
 (Dean and Barroso, "The Tail at Scale", 2013). A GET whose first byte takes longer than nearly all
-before gets a rival. Whoever has bytes first wins and the other is cancelled: the rival receives
-into memory of its own, and its bytes are copied only after the first request has ended, so there
-is one writer at any time. A budget ties hedges to requests: when the whole store becomes slow, the
-delay follows and few GETs are sent twice meanwhile.
+before gets a rival, which asks for its first block only, into memory of its own. Whoever has bytes
+first wins and the other is cancelled; the rival's are copied only after the first request has
+ended, so there is one writer at any time, and what follows them is asked for anew. A budget ties
+hedges to requests: when the whole store becomes slow, the delay follows and few GETs are sent twice
+meanwhile.
 
 `run` sends the rivals; without it everything just passes through.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from functools import partial
-from mmap import mmap
 
 import trio
 
@@ -23,7 +24,9 @@ from tiercache.config import TransferConfig
 from tiercache.errors import OriginUnavailableError, TierCacheError
 from tiercache.origin.protocol import Origin, Patience
 from tiercache.origin.wrapper import OriginWrapper
-from tiercache.types import Progress
+from tiercache.types import BLOCK_SIZE, Progress
+
+log = logging.getLogger(__name__)
 
 #: First-byte times that the delay is taken from.
 _SAMPLES = 512
@@ -41,12 +44,11 @@ _SLACK = 1.25
 #: Hedges that may be saved up while all goes well; also how many run at a time.
 _BURST = 4
 
-
 _FIRST, _RIVAL = 1, 2
 
 
 class _LostError(Exception):
-    """Thrown into the transfer that came second. Never leaves this module."""
+    """Thrown into the first request when it came second. Never leaves this module."""
 
 
 class _Race:
@@ -62,9 +64,10 @@ class _Race:
         self.progress = progress
         self.clock = trio.lowlevel.current_clock()
         self.started_at = trio.current_time()
-        self.first_byte_at: float | None = None
-        self.scope = trio.CancelScope()
-        self.rival: _Rival | None = None
+        self.latency_s: float | None = None  # of the winner's first bytes
+        self.first = trio.CancelScope()
+        self.rival = trio.CancelScope()
+        self.head = memoryview(b"")  # what the rival won with
         self._claims: list[int] = []
 
     def claim(self, who: int) -> bool:
@@ -73,67 +76,14 @@ class _Race:
         self._claims.append(who)
         return self._claims[0] == who
 
-    @property
-    def won_by_rival(self) -> bool:
-        """Whether the rival has bytes and the first request had none before."""
-        return self._claims[:1] == [_RIVAL]
-
     def advance(self, filled: int) -> None:
         """Progress of the first request; on any thread."""
-        if self.first_byte_at is None:
+        if self.latency_s is None:
             if not self.claim(_FIRST):
                 raise _LostError
-            self.first_byte_at = self.clock.current_time()
+            self.latency_s = self.clock.current_time() - self.started_at
         if self.progress is not None:
             self.progress(filled)
-
-
-class _Rival:
-    """The second request of a race: runs in a task of its own, into memory of its own."""
-
-    def __init__(self, race: _Race) -> None:
-        self.race = race
-        self.scope = trio.CancelScope()
-        # Not zeroed, unlike a bytearray: most rivals of large bodies never receive a byte.
-        self.scratch = memoryview(mmap(-1, len(race.into)))
-        self.began = trio.current_time()
-        self.latency_s = 0.0
-        self.filled = 0
-        self.error: TierCacheError | None = None
-        self.over = False
-        self.changed = trio.Event()
-        self._token = trio.lowlevel.current_trio_token()
-
-    def advance(self, filled: int) -> None:
-        """Progress of the rival; on any thread."""
-        if not self.filled:
-            self.latency_s = self.race.clock.current_time() - self.began
-            if not self.race.claim(_RIVAL):
-                raise _LostError
-        self.filled = filled
-        self._token.run_sync_soon(self.wake)
-
-    def wake(self) -> None:
-        """There is news; on the loop."""
-        if self.race.won_by_rival:
-            self.race.scope.cancel()
-        self.changed.set()
-        self.changed = trio.Event()
-
-    async def hand_over(self) -> None:
-        """Move what comes to the caller's buffer, which nobody else writes to any more."""
-        race, done = self.race, 0
-        while done < len(self.scratch):
-            changed, over, filled = self.changed, self.over, self.filled
-            if filled > done:
-                race.into[done:filled] = self.scratch[done:filled]
-                done = filled
-                if race.progress is not None:
-                    race.progress(done)
-            elif over:
-                raise self.error or OriginUnavailableError("the second request ended early")
-            else:
-                await changed.wait()
 
 
 class HedgingOrigin(OriginWrapper):
@@ -190,28 +140,33 @@ class HedgingOrigin(OriginWrapper):
             self._waiting.set()
         try:
             await self._first(race)
+            if race.head:
+                self.won()
+                await self._take_over(race)
         finally:
             self._races.pop(race, None)
-            if race.rival is not None:
-                race.rival.scope.cancel()
-            self._learn(race)
-            race.rival = None  # no cycle, or its memory would wait for a garbage collection
+            race.rival.cancel()
+            if race.latency_s is not None:
+                self.learn(race.latency_s)
 
     async def _first(self, race: _Race) -> None:
-        """Run the first request to its end, or to the end of the rival that beats it."""
-        error: Exception | None = None
-        with race.scope:
+        """Run the first request to its end, or until its rival has won."""
+        with race.first:
             try:
                 await self.inner.get_range(race.key, race.etag, race.start, race.into, race.advance)
-            except (_LostError, OriginUnavailableError) as failure:
-                error = failure
-            else:
-                return
-        if race.rival is not None and race.won_by_rival:
-            self.won()
-            await race.rival.hand_over()
-        elif error is not None:
-            raise error
+            except (_LostError, OriginUnavailableError):
+                if not race.head:
+                    raise
+
+    async def _take_over(self, race: _Race) -> None:
+        """Go on behind what the rival won with; nobody else writes to the buffer any more."""
+        into, progress, done = race.into, race.progress, len(race.head)
+        into[:done] = race.head
+        if progress is not None:
+            progress(done)
+        if done < len(into):
+            rest = None if progress is None else lambda filled: progress(done + filled)
+            await self.inner.get_range(race.key, race.etag, race.start + done, into[done:], rest)
 
     def patience(self, size: int) -> Patience | None:
         """What a GET of *size* bytes that is made elsewhere takes for slow; None: nothing.
@@ -265,39 +220,23 @@ class HedgingOrigin(OriginWrapper):
 
     def _hedge_oldest(self, nursery: trio.Nursery) -> None:
         race, _ = self._races.popitem(last=False)
-        if race.first_byte_at is not None or self._rivals >= _BURST:
-            return
-        if not self._spend(len(race.into)):
-            return
-        race.rival = _Rival(race)
-        nursery.start_soon(self._ask_again, race.rival)
+        size = min(len(race.into), BLOCK_SIZE)
+        if race.latency_s is None and self._rivals < _BURST and self._spend(size):
+            nursery.start_soon(self._ask_again, race, size)
 
-    async def _ask_again(self, rival: _Rival) -> None:
-        race = rival.race
+    async def _ask_again(self, race: _Race, size: int) -> None:
+        head, began = memoryview(bytearray(size)), trio.current_time()
         self._rivals += 1
         try:
-            with rival.scope:
-                await self.inner.get_range(
-                    race.key, race.etag, race.start, rival.scratch, rival.advance
-                )
-        except _LostError:
-            pass
+            with race.rival:
+                await self.inner.get_range(race.key, race.etag, race.start, head)
+                if race.claim(_RIVAL):
+                    race.head, race.latency_s = head, trio.current_time() - began
+                    race.first.cancel()
         except TierCacheError as error:
-            rival.error = error
+            log.debug("the second request for %r failed: %s", race.key, error)
         finally:
             self._rivals -= 1
-            rival.over = True
-            rival.wake()
-
-    def _learn(self, race: _Race) -> None:
-        """Note how long the first byte took; of a lost race the winner's time alone is known."""
-        if race.rival is not None and race.won_by_rival:
-            latency_s = race.rival.latency_s
-        elif race.first_byte_at is not None:
-            latency_s = race.first_byte_at - race.started_at
-        else:
-            return
-        self.learn(latency_s)
 
     def learn(self, latency_s: float) -> None:
         """Note how long a GET took to begin, or a small one to end."""

@@ -8,11 +8,15 @@ recycles those. The caller keeps within its memory budget; this only remembers w
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import mmap
 
 from tiercache.types import BLOCK_SIZE, MIB
 
 _HUGE = 2 * MIB
+
+#: Has the allocator give back what it holds free. glibc's only; others do it by themselves.
+_trim_heap = getattr(ctypes.CDLL(None), "malloc_trim", lambda _keep: 0)
 
 
 def rounded(nbytes: int) -> int:
@@ -55,6 +59,7 @@ class BufferPool:
         """Give all free memory back to the system."""
         self._free.clear()
         self._kept = 0
+        _trim_heap(0)
 
 
 def _map(size: int) -> mmap.mmap:
