@@ -141,8 +141,15 @@ def test_h01_killed_and_mounted_again_and_again(bucket):
         assert read_checked(mount.mountpoint / "f", 3) == 1000
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize(
+    ("number", "busy"),
+    [
+        (signal.SIGTERM, True),
+        (signal.SIGINT, False),
+        pytest.param(signal.SIGTERM, False, marks=pytest.mark.slow),
+        pytest.param(signal.SIGINT, True, marks=pytest.mark.slow),
+    ],
+)
 def test_h03_signals_unmount_and_exit(bucket, driver, number, busy):
     bucket.put("f", MIB, 3)
     mount = bucket.mount("-o", "stop_timeout=1s", driver=driver)

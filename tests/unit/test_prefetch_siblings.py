@@ -184,8 +184,8 @@ def test_files_asked_for_and_never_opened_are_counted_as_waste():
 
 
 def test_memory_of_names_is_bounded():
-    loader = Loader(Folder(20_000))
-    for i in range(20_000):
+    loader = Loader(Folder(5_000))
+    for i in range(5_000):
         loader.open(i)
     (directory,) = loader.siblings._directories.values()
     assert all(len(c.files) < 1024 and len(c.places) < 1024 for c in directory.cursors)
