@@ -69,6 +69,17 @@ def test_the_window_doubles_up_to_its_bound_and_parts_become_whole():
     assert all(end % PART == 0 for _, end in readers.asked[8:])
 
 
+def test_a_window_is_spread_over_at_least_eight_requests():
+    size, readers = 512 * MIB, Readers()
+    asked = []
+    for position in range(0, size, MIB):
+        wanted = readers.streams.observe(7, position, MIB, size, 0.0)
+        if wanted:
+            asked.append((wanted.end - position - MIB, wanted.part))
+    assert {part for ahead, part in asked if ahead <= 64 * MIB} == {8 * MIB}
+    assert {part for ahead, part in asked[-3:]} == {PART}
+
+
 def test_the_first_request_is_small_and_soon():
     readers = Readers()
     first = next(w for i in range(99) if (w := readers.read(i * 128 * KIB, 128 * KIB, GIB)))

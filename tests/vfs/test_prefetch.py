@@ -331,6 +331,35 @@ async def test_plans_of_ranges_move_with_the_reads(trees):
     assert sum(c.size for c in gets(trees)) <= (60 + 17) * MIB
 
 
+async def test_what_a_plan_needs_soonest_is_spread_over_many_requests(trees):
+    trees.origin.put_pattern(b"shard", 200 * MIB)
+    gate = slow(trees).hold("get_range")
+    async with trees.open() as tree, planned(tree, [PlanItem(b"shard")], window=200 * MIB):
+        await gate.arrived(12)
+        gate.release()
+        await settle()
+    sizes = [size for _, size in sorted((c.start, c.size) for c in gets(trees))]
+    assert sizes[:8] == [MIB] * 8 and max(sizes) == 16 * MIB
+    assert sum(sizes) == 200 * MIB
+
+
+async def test_what_a_plan_foresees_is_no_stream(trees):
+    """Long pieces in any order: a guess at what follows each would get ahead of what is due."""
+    trees.origin.put_pattern(b"tokens", 256 * MIB)
+    starts = [place * 8 * MIB for place in random.Random(5).sample(range(32), 32)]
+    items = [PlanItem(b"tokens", start, start + 8 * MIB) for start in starts]
+    async with trees.open() as tree, planned(tree, items, window=24 * MIB) as plan:
+        ino = await tree.open(b"tokens")
+        for start in starts:
+            await settle()
+            for offset in range(start, start + 8 * MIB, MIB):
+                check(await tree.pread(ino, offset, MIB), offset)
+        counters = tree.stack.status()["counters"]
+        assert plan.done
+    assert counters["fetched_plan_bytes"] == 256 * MIB == sum(c.size for c in gets(trees))
+    assert counters["prefetch_wasted_bytes"] == 0
+
+
 async def test_paths_that_are_not_there_do_not_stop_a_plan(trees):
     trees.origin.put_pattern(b"a", KIB)
     trees.origin.put_pattern(b"b", KIB)
