@@ -67,7 +67,7 @@ def check_transfer(transfer: TransferConfig, problems: Problems) -> None:
         problems.add(
             "transfer.part",
             f"{format_size(transfer.part)} does not fit in transfer.memory,"
-            f" which is {format_size(transfer.memory)}",
+            f" which is {format_size(transfer.memory)}; write a smaller part, or more memory",
         )
     if transfer.backoff_base_s > transfer.backoff_max_s:
         problems.add("transfer.backoff_base", "is longer than transfer.backoff_max")
