@@ -209,6 +209,17 @@ def test_who_reads_on_behind_a_range_is_there_at_last():
     assert plan.read(b"u", 0, 1) is None and plan.read(b"t", 80, 81) is None
 
 
+@pytest.mark.parametrize("start", [500, 1500])
+def test_a_job_that_is_ahead_and_reads_little_of_each_range_is_followed(start):
+    plan = Plan([PlanItem(b"t", r * 100, r * 100 + 100) for r in range(4000)], window=500)
+    taken = fill(plan, 100)
+    for number in range(start, start + 1200):
+        plan.read(b"t", number * 100 + 50, number * 100 + 60)
+        taken += fill(plan, 100)
+    assert plan.position >= start + 1200 - 1024 - 1
+    assert taken[-1] == start + 1200 + 4  # the window
+
+
 def test_one_range_far_away_read_in_pieces_is_no_resumed_job():
     plan = Plan([PlanItem(b"t", r * 8, r * 8 + 8) for r in range(1000)], window=64, spread=16)
     for piece in range(8):

@@ -167,10 +167,13 @@ class Plan:
             return None
         first, last = self._span(place)
         nbytes = min(end, last) - max(start, first)
-        meant = self._brushed.read(place, nbytes, last - first) if place >= self._taken else nbytes
-        if meant is None:
+        if place < self._taken:
+            self._brushed.expected()
+        elif (known := self._brushed.read(place, nbytes, last - first)) is None:
             return False
-        self._underway.begin(number, (first, last), meant)
+        else:
+            nbytes = known
+        self._underway.begin(number, (first, last), nbytes)
         return self._reach(place) or None
 
     def began(self, path: bytes) -> bool:

@@ -15,7 +15,6 @@ from tiercache.types import MIB
 #: So many at a time, one per reader; more would each be looked at on every read.
 _MAX = 32
 
-
 #: Somebody who read this much of a range, or most of it, is there; the kernel reads less ahead.
 _MEANT = 8 * MIB
 
@@ -53,16 +52,25 @@ class Underway:
 
 
 class Brushed:
-    """Places where nobody is expected, and how much was read there; *limit* of them are kept."""
+    """Places where nobody is expected, and how much was read there; *limit* of them are kept.
+
+    Who reads ahead of a plan for long is no readahead: after some in a row all are believed.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._read: OrderedDict[int, int] = OrderedDict()
+        self._in_row = 0
+
+    def expected(self) -> None:
+        """Somebody reads what is due."""
+        self._in_row = 0
 
     def read(self, place: int, nbytes: int, size: int) -> int | None:
         """*nbytes* more were read at *place*, which has *size*: how many by now, None if few."""
+        self._in_row += place not in self._read
         nbytes += self._read.pop(place, 0)
-        if nbytes >= min(_MEANT, 3 * size // 4):
+        if self._in_row > _MAX or nbytes >= min(_MEANT, 3 * size // 4):
             return nbytes
         self._read[place] = nbytes
         if len(self._read) > self._limit:
