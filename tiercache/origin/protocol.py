@@ -107,7 +107,7 @@ class EagerOrigin(Protocol):
     ) -> bool:
         """Begin what `Origin.get_range` does, one attempt of it; *ended* is called later.
 
-        Nobody writes to *into* from then on. When *patience* is over it ends with
+        Nobody writes to *into* from then on. Given up when *patience* is over, it ends with
         `SlowReplyError`. False: not started, as it would have to wait for something.
         """
 

@@ -50,10 +50,10 @@ IDLE_S = 5.0
 #: How exactly that is kept track of.
 _RENEW_S = 1.0
 
-#: One connection brings no more than a store lets it, so a window is spread over so many at least,
+#: One connection brings no more than a store lets it: large windows are spread over so many.
 SPREAD = 8
 
-#: but requests of this size cost little beside their bytes.
+#: Requests of this size cost little beside their bytes; a smaller window has fewer of them.
 _PART_MIN = 8 * MIB
 
 #: Told of bytes [start, end) of an inode that were asked for and will not be read.

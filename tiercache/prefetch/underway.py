@@ -18,6 +18,9 @@ _MAX = 32
 #: Somebody who read this much of a range, or most of it, is there; the kernel reads less ahead.
 _MEANT = 8 * MIB
 
+#: So many places are brushed in a row by readahead at most: fewer readers than this take turns.
+_BRUSHED_MAX = 32
+
 
 @dataclass(slots=True)
 class _Range:
@@ -70,7 +73,7 @@ class Brushed:
         """*nbytes* more were read at *place*, which has *size*: how many by now, None if few."""
         self._in_row += place not in self._read
         nbytes += self._read.pop(place, 0)
-        if self._in_row > _MAX or nbytes >= min(_MEANT, 3 * size // 4):
+        if self._in_row > _BRUSHED_MAX or nbytes >= min(_MEANT, 3 * size // 4):
             return nbytes
         self._read[place] = nbytes
         if len(self._read) > self._limit:
