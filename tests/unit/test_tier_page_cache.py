@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from tiercache.testing.tiers import Cache, FaultySystem, check, file
+from tiercache.testing.tiers import Cache, FaultySystem, body, check, file
 from tiercache.tier import syscalls
 from tiercache.types import BLOCK_SIZE, KIB, MIB
 
@@ -111,6 +111,48 @@ def test_no_space_to_allocate_is_a_failed_write(caches):
     assert cache.store.missing(obj, 0, obj.blocks) == [(0, obj.blocks)]
 
 
+def test_space_is_allocated_for_some_blocks_at_a_time(caches):
+    system = FaultySystem()
+    cache, obj = caches(system=system), file(1, 11 * MIB + 5000)
+    assert cache.put(obj)
+    assert system.made["allocate"] == 3
+    assert not system.made["deallocate"]
+
+
+@pytest.mark.parametrize("error", [None, errno.EOPNOTSUPP])
+@pytest.mark.parametrize("came", [1, 3, 6])
+def test_space_for_blocks_that_did_not_come_is_given_back_or_counted(caches, came, error):
+    system = FaultySystem(error=error or 0)
+    cache, obj = caches(system=system), file(1, 12 * MIB)
+    assert cache.put(obj, 8, 12)
+    reservation = cache.store.reserve(obj, 0, 8)
+    for block in range(came):
+        assert reservation.write(block, body(obj, block))
+    if error is not None:
+        system.broken.add("deallocate")
+    reservation.close()
+    assert cache.on_disk() <= cache.used
+    assert cache.used < (4 + came + (0 if error is None else 4)) * MIB + 64 * KIB
+    assert located(cache, obj, 0, came * BLOCK_SIZE)
+    assert located(cache, obj, 8 * BLOCK_SIZE, 4 * BLOCK_SIZE)
+    assert cache.store.missing(obj, 0, 12) == [(came, 8)]
+
+
+def test_a_block_that_is_fetched_anew_is_written_over_without_a_hole(caches):
+    system = FaultySystem()
+    cache, obj = caches(system=system), file(1, 6 * MIB)
+    assert cache.put(obj)
+    for block in (1, 2, 3):
+        cache.store.drop_block(obj, block)
+    made = system.made["allocate"]
+    reservation = cache.store.reserve(obj, 1, 4)
+    assert reservation.write(1, body(obj, 1))
+    reservation.close()
+    assert system.made["allocate"] == made
+    assert not system.made["deallocate"]
+    assert cache.store.missing(obj, 0, 6) == [(2, 4)]
+
+
 def test_small_blocks_are_written_without_allocating(caches):
     system = FaultySystem()
     cache, obj = caches(system=system), file(1, 100 * KIB)
@@ -118,7 +160,7 @@ def test_small_blocks_are_written_without_allocating(caches):
     assert not system.made["allocate"]
 
 
-def test_allocating_keeps_content_and_length(tmp_path):
+def test_allocating_keeps_content_and_length_and_can_be_undone(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"x" * 5000)
     fd = os.open(path, os.O_RDWR)
@@ -127,6 +169,10 @@ def test_allocating_keeps_content_and_length(tmp_path):
     assert path.stat().st_blocks * 512 >= MIB
     with pytest.raises(OSError, match=os.strerror(errno.EBADF)):
         syscalls.allocate(-1, 0, 1)
+    os.ftruncate(fd, MIB)
+    syscalls.deallocate(fd, 4096, MIB - 4096)
+    assert path.read_bytes() == b"x" * 4096 + bytes(MIB - 4096)
+    assert path.stat().st_blocks * 512 == 4096
     os.close(fd)
 
 

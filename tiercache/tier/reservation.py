@@ -21,13 +21,16 @@ import xxhash
 from tiercache.tier.place import Place
 from tiercache.tier.residency import Residency
 from tiercache.tier.system import System, close, write_all
-from tiercache.types import KIB, block_span
+from tiercache.types import BLOCK_SIZE, KIB, MIB, block_span
 
 _WRITE = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _MODE = 0o600
 
-#: A smaller write costs less than the call that would make it cheaper.
+#: Less than this costs less to write than the call that would make it cheaper.
 _ALLOCATE_MIN = 512 * KIB
+
+#: Most bytes allocated by one call, ahead of the blocks that are written into them.
+_ALLOCATE_MAX = 4 * MIB
 _CANNOT_ALLOCATE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM)
 
 #: Makes written blocks resident: (reservation, [(block, checksum), ...]).
@@ -38,12 +41,15 @@ class Reservation:
     """Blocks [first, end) of one object may be written. Closed by the owner, on the loop."""
 
     __slots__ = (
+        "_allocated",
+        "_allocates",
         "_close",
         "_commit",
         "_done",
         "_opening",
         "_place",
         "_system",
+        "_written",
         "closed",
         "end",
         "failed",
@@ -81,6 +87,10 @@ class Reservation:
         self._close = close
         item.opening = self._opening = item.opening or threading.Lock()
         self._done: deque[tuple[int, int]] = deque()
+        # Blocks that were here before have their place already, and their file may be one that the
+        # kernel reads by itself, which is never punched.
+        self._allocates = not item.spare and self._place.allocates
+        self._allocated = self._written = 0  # up to these offsets of the file
 
     def write(self, block: int, data: memoryview) -> bool:
         """Put the whole of *block* into the mirror file; on any thread.
@@ -96,12 +106,13 @@ class Reservation:
             if fd < 0:
                 return False
             with self._place.tier.write_slots:
-                self._allocate(fd, start, len(data))
+                self._allocate(fd, start)
                 write_all(self._system, fd, data, start)
         except OSError as error:
             self.failed = True
             self._place.tier.health.write_failed(error)
             return False
+        self._written = max(self._written, end)
         self._done.append((block, xxhash.xxh3_64_intdigest(data)))
         return True
 
@@ -120,21 +131,35 @@ class Reservation:
             self.closed = True
             self._close(self)
 
+    def deallocate(self) -> None:
+        """Give back the space of blocks that did not come. On the loop, when no more will."""
+        start = max(self._written, self.first * BLOCK_SIZE)
+        if start < self._allocated:
+            try:
+                self._system.deallocate(self.fd, start, self._allocated - start)
+            except OSError:
+                self.failed = True
+
     @property
     def place(self) -> Place:
         """Where the file is."""
         return self._place
 
-    def _allocate(self, fd: int, start: int, size: int) -> None:
+    def _allocate(self, fd: int, start: int) -> None:
         """Save the file system from finding a place for every page; pays for large writes only."""
-        if size < _ALLOCATE_MIN or not self._place.allocates:
+        if start < self._allocated or not self._allocates:
+            return
+        end = min(self.end * BLOCK_SIZE, self.item.size, start + _ALLOCATE_MAX)
+        if end - start < _ALLOCATE_MIN:
             return
         try:
-            self._system.allocate(fd, start, size)
+            self._system.allocate(fd, start, end - start)
         except OSError as error:
             if error.errno not in _CANNOT_ALLOCATE:
                 raise
-            self._place.allocates = False
+            self._allocates = self._place.allocates = False
+        else:
+            self._allocated = end
 
     def _open(self) -> int:
         with self._opening:

@@ -9,6 +9,7 @@ import ctypes
 import os
 
 _FALLOC_FL_KEEP_SIZE = 1
+_FALLOC_FL_PUNCH_HOLE = 2
 
 #: The same number on every architecture, as of all calls that are younger than 2019.
 _SYS_CACHESTAT = 451
@@ -45,7 +46,19 @@ def allocate(fd: int, offset: int, size: int) -> None:
 
     Raises OSError, EOPNOTSUPP where the file system cannot.
     """
-    if _libc.fallocate(fd, _FALLOC_FL_KEEP_SIZE, offset, size) != 0:
+    _fallocate(fd, _FALLOC_FL_KEEP_SIZE, offset, size)
+
+
+def deallocate(fd: int, offset: int, size: int) -> None:
+    """Give the disk space of bytes [offset, offset + size) back; they read as zeros then.
+
+    Space beyond the end of the file may stay. Raises OSError, EOPNOTSUPP where the file system cannot.
+    """
+    _fallocate(fd, _FALLOC_FL_KEEP_SIZE | _FALLOC_FL_PUNCH_HOLE, offset, size)
+
+
+def _fallocate(fd: int, mode: int, offset: int, size: int) -> None:
+    if _libc.fallocate(fd, mode, offset, size) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 

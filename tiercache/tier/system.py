@@ -25,6 +25,7 @@ class System:
     stat = staticmethod(os.stat)
     ftruncate = staticmethod(os.ftruncate)
     allocate = staticmethod(syscalls.allocate)
+    deallocate = staticmethod(syscalls.deallocate)
     cached_pages = staticmethod(syscalls.cached_pages)
     pwrite = staticmethod(os.pwrite)
     preadv = staticmethod(os.preadv)

@@ -125,9 +125,11 @@ class Writer:
     def _settle_file(self, reservation: Reservation) -> None:
         """What becomes of the descriptor."""
         item, fd = reservation.item, reservation.fd
+        if not item.dead:
+            reservation.deallocate()
+            if reservation.failed and item.charged:
+                self._recount(reservation, fd)
         reservation.fd = -1
-        if reservation.failed and not item.dead and item.charged:
-            self._recount(reservation, fd)
         if reservation.lent:
             item.reads -= 1
             if item.dead and not item.reads:
