@@ -1,4 +1,4 @@
-"""Small GETs without a task, of a real server: plain and over TLS, many at a time."""
+"""GETs without a task, of a real server: plain and over TLS, small and large, many at a time."""
 
 from __future__ import annotations
 
@@ -9,23 +9,30 @@ import pytest
 import trio
 import trio.testing
 
-from tiercache.errors import ObjectChangedError
+from tiercache.config import TransferConfig
+from tiercache.errors import ObjectChangedError, OriginUnavailableError
+from tiercache.origin.eager import EagerGets
+from tiercache.origin.hedge import HedgingOrigin
 from tiercache.origin.http_errors import AskAgainError, SlowReplyError
-from tiercache.origin.protocol import EagerOrigin, Patience
+from tiercache.origin.protocol import EagerOrigin, Patience, RangedGet
+from tiercache.origin.retry import RetryingOrigin
 from tiercache.testing.data import check, pattern
 from tiercache.testing.faultproxy import Fault, FaultProxy
 from tiercache.testing.tls import LocalAuthority
+from tiercache.types import MIB
 
 COUNT = 40
 SIZE = 70_000
+LARGE = 3 * MIB + 12345
 
 
 class Served(NamedTuple):
-    """An origin behind a proxy, and the objects k0 to k39 in it."""
+    """An origin behind a proxy, and the objects k0 to k39 in it, and `large`."""
 
     origin: EagerOrigin
     proxy: FaultProxy
     etags: list[str]
+    large: str
 
 
 @pytest.fixture(params=["http", "https"])
@@ -34,6 +41,7 @@ async def served(request, seaweed, as_client_of, open_s3, nursery, tmp_path):
     as_client_of(seaweed)
     bucket = seaweed.create_bucket()
     etags = [seaweed.put(bucket, b"k%d" % i, pattern(0, SIZE, i)) for i in range(COUNT)]
+    large = seaweed.put(bucket, b"large", pattern(0, LARGE, 99))
     with contextlib.ExitStack() as stack:
         if request.param == "https":
             authority = LocalAuthority(tmp_path)
@@ -46,20 +54,24 @@ async def served(request, seaweed, as_client_of, open_s3, nursery, tmp_path):
             for _ in range(16):
                 warming.start_soon(origin.head, b"k0")
         nursery.start_soon(origin.run)
-        yield Served(origin, proxy, etags)
+        yield Served(origin, proxy, etags, large)
         nursery.cancel_scope.cancel()
 
 
 class Get:
-    """One GET; `outcome` waits for its end."""
+    """One GET, of `large` without a *number*; `outcome` waits for its end."""
 
-    def __init__(self, served, number, etag=None, patience=None, start=0):
-        self.into = memoryview(bytearray(SIZE - start))
+    def __init__(self, served, number=None, etag=None, patience=None, start=0):
+        if number is None:
+            key, size, etag = b"large", LARGE, etag or served.large
+        else:
+            key, size, etag = b"k%d" % number, SIZE, etag or served.etags[number]
+        self.into = memoryview(bytearray(size - start))
         self.over = trio.Event()
         self.error = None
-        etag = served.etags[number] if etag is None else etag
-        key = b"k%d" % number
-        self.started = served.origin.start_get(key, etag, start, self.into, self.ended, patience)
+        self.told = []
+        get = RangedGet(key, etag, start, self.into, self.told.append)
+        self.started = served.origin.start_get(get, self.ended, patience)
 
     def ended(self, error):
         self.error = error
@@ -108,3 +120,49 @@ async def test_g05_a_stuck_one_is_given_up_and_others_go_on(served):
     assert type(await stuck.outcome()) is SlowReplyError
     assert await other.outcome() is None
     check(other.into, 0, 8)
+
+
+async def test_large_ones_are_received_beside_small_ones(served):
+    for start in (0, 1, MIB + 5):
+        large = [Get(served, start=start + number) for number in range(3)]
+        small = [Get(served, number) for number in range(4)]
+        assert all(get.started for get in large + small)
+        for number, get in enumerate(large):
+            assert await get.outcome() is None
+            check(get.into, start + number, 99)
+            assert get.told == sorted(get.told)
+            assert get.told[-1] == len(get.into)
+        for number, get in enumerate(small):
+            assert await get.outcome() is None
+            check(get.into, 0, number)
+    assert type(await Get(served, etag="0" * 32).outcome()) is ObjectChangedError
+
+
+async def test_a_large_one_that_is_cut_off_goes_on_where_it_ended(served, nursery):
+    config = TransferConfig(backoff_base_s=0.001)
+    hedging = HedgingOrigin(served.origin, config)
+    retrying = RetryingOrigin(hedging, config)
+    eager = EagerGets(served.origin, hedging, retrying)
+    into, told, ends = memoryview(bytearray(LARGE)), [], []
+    over = trio.Event()
+
+    def ended(error):
+        ends.append(error)
+        over.set()
+
+    served.proxy.rule(Fault(truncate_after=MIB + MIB // 2), path="/large$", times=1)
+    get = RangedGet(b"large", served.large, 0, into, told.append)
+    assert eager.start(get, ended)
+    with trio.fail_after(20):
+        await over.wait()
+    (error,) = ends
+    assert isinstance(error, OriginUnavailableError)
+    done = told[-1]
+    assert 0 < done <= MIB + MIB // 2
+    check(into[:done], 0, 99)
+    await eager.go_on(error, get, done)
+    check(into, 0, 99)
+    assert told == sorted(told)
+    asked = [r.headers["range"] for r in served.proxy.requests if r.path.endswith("/large")]
+    assert asked == [f"bytes=0-{LARGE - 1}", f"bytes={done}-{LARGE - 1}"]
+    assert retrying.retries == 1

@@ -1,7 +1,8 @@
-"""Small replies that one task receives for many: right bytes, or an error and never a stuck one."""
+"""Replies that one task receives for many: right bytes, or an error and never a stuck one."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
 
 import pytest
@@ -17,6 +18,7 @@ from tiercache.errors import (
 from tiercache.origin.http_connection import Address, Connection
 from tiercache.origin.http_errors import ConnectionLostError, FramingError, SlowReplyError
 from tiercache.origin.http_exchanges import Exchanges
+from tiercache.origin.http_threads import ReceiveThreads
 from tiercache.origin.protocol import Patience
 from tiercache.origin.s3_reply import Refusal, error_of, receive_range
 from tiercache.testing.data import check, pattern
@@ -33,21 +35,27 @@ BODY = pattern(START, SIZE, 3)
 class Get:
     """One exchange over a socket pair; `peer` is the server's end."""
 
-    def __init__(self, exchanges, patience=None, then=lambda: None):
+    def __init__(
+        self, exchanges, patience=None, then=lambda: None, *, bulky=False, stall_timeout_s=30.0
+    ):
         ours, self.peer = socket.socketpair()
         ours.setblocking(False)
         self.peer.setblocking(False)
-        self.connection = Connection(ours, Address("test", 1, tls=False), 30.0)
+        self.connection = Connection(ours, Address("test", 1, tls=False), stall_timeout_s)
         self.into = memoryview(bytearray(SIZE))
         self.over = trio.Event()
         self.errors = []
         self.reusable = None
         self.then = then
-        steps = self.receive()
-        self.started = exchanges.start(self.connection, b"GET", steps, self.ended, patience)
+        self.told = []
+        self.started = exchanges.start(
+            self.connection, b"GET", self.receive(), self.ended, patience, bulky=bulky
+        )
 
     def receive(self):
-        answer = yield from receive_range(self.connection.wire, "v1", START, self.into)
+        answer = yield from receive_range(
+            self.connection.wire, "v1", START, self.into, self.told.append
+        )
         if isinstance(answer, Refusal):
             raise error_of(answer)
         self.reusable = answer
@@ -76,19 +84,28 @@ class Get:
         self.peer.close()
 
 
+def made(threads=2):
+    return Exchanges(ReceiveThreads(threads), stall_timeout_s=30.0, deadline_s=60.0)
+
+
 @pytest.fixture
 async def exchanges(nursery):
-    exchanges = Exchanges(stall_timeout_s=30.0)
+    exchanges = made()
     nursery.start_soon(exchanges.run)
     return exchanges
 
 
+@pytest.fixture(params=[False, True], ids=["loop", "thread"])
+def bulky(request):
+    return request.param
+
+
 @pytest.fixture
-def begin(exchanges):
+def begin(exchanges, bulky):
     gets = []
 
     def begin(**options):
-        gets.append(Get(exchanges, **options))
+        gets.append(Get(exchanges, bulky=bulky, **options))
         assert gets[-1].started
         return gets[-1]
 
@@ -178,26 +195,70 @@ async def test_a_slow_reply_that_is_not_given_up_may_stall(begin, mock_clock):
 
 async def test_a_reply_that_began_is_not_slow_but_may_stall(exchanges, begin):
     exchanges.stall_timeout_s = 0.2
-    get = begin(patience=Patience(0.1, lambda: True))
+    get = begin(patience=Patience(0.1, lambda: True), stall_timeout_s=0.2)
     await get.reply(HEAD)
     assert type(await get.error) is ConnectionLostError
+    assert not get.told
 
 
-async def test_cancellation_ends_all_and_nobody_writes_afterwards():
+async def test_a_reply_that_trickles_ends_at_the_deadline_with_what_it_brought(exchanges, begin):
+    exchanges.deadline_s = 0.5
+    get = begin()
+    await get.reply(HEAD + BODY[:50_000])
+    with trio.move_on_after(10):
+        while not get.errors:
+            with contextlib.suppress(trio.BrokenResourceError, BrokenPipeError):
+                get.peer.send(b"\0")
+            await trio.sleep(0.05)
+    error = await get.error
+    assert type(error) is ConnectionLostError
+    assert "deadline" in str(error)
+    assert get.told[-1] >= 50_000
+    check(get.into[:50_000], START, 3)
+    assert not get.reusable
+
+
+async def test_cancellation_ends_all_and_nobody_writes_afterwards(bulky):
     ended = []
     async with trio.open_nursery() as nursery:
-        exchanges = Exchanges(stall_timeout_s=30.0)
+        exchanges = made(threads=1)
         nursery.start_soon(exchanges.run)
-        gets = [Get(exchanges) for _ in range(3)]
+        gets = [Get(exchanges, bulky=bulky) for _ in range(4)]
+        for get in gets[:3]:  # one in the thread, two that wait for it
+            await get.reply(HEAD + BODY[:50_000])
         await trio.testing.wait_all_tasks_blocked(0.01)
         nursery.cancel_scope.cancel()
-    late = Get(exchanges)
+    late = Get(exchanges, bulky=bulky)
     assert not late.started
     late.close()
     for get in gets:
         ended += get.errors
         get.close()
-    assert [type(error) for error in ended] == [ConnectionLostError] * 3
+    assert [type(error) for error in ended] == [ConnectionLostError] * 4
+
+
+async def test_bulky_ones_are_received_in_so_many_threads_the_others_beside_them(
+    exchanges, nursery
+):
+    gets = [Get(exchanges, bulky=True) for _ in range(5)]
+    for get in gets[:2]:
+        await get.reply(HEAD + BODY[:50_000])
+    for get in gets[2:]:
+        await get.reply(HEAD + BODY)
+    small = Get(exchanges)
+    await small.reply(HEAD + BODY)
+    assert await small.error is None
+    await trio.testing.wait_all_tasks_blocked(0.05)
+    assert not any(get.errors for get in gets), "both threads are taken"
+    gets[1].peer.send(BODY[50_000:])
+    for get in gets[1:]:
+        assert await get.error is None
+        check(get.into, START, 3)
+        assert get.told[-1] == SIZE
+    gets[0].peer.send(BODY[50_000:])
+    assert await gets[0].error is None
+    for get in [*gets, small]:
+        get.close()
 
 
 async def test_a_connection_that_is_closed_already_is_not_started(exchanges):

@@ -18,6 +18,7 @@ from tiercache.errors import (
     OriginThrottledError,
     OriginUnavailableError,
 )
+from tiercache.origin.protocol import RangedGet
 from tiercache.origin.retry import GAIN_MIN, WARN_INTERVAL_S, RetryingOrigin
 from tiercache.origin.s3_reply import Refusal, error_of
 from tiercache.origin.s3_xml import ErrorBody
@@ -298,9 +299,8 @@ async def test_a_first_attempt_made_elsewhere_counts_like_one_made_here(memory, 
     origin.on_failed(told.append)
     into = memoryview(bytearray(SIZE))
     before = trio.current_time()
-    await origin.get_range(
-        b"k", memory.info(b"k").etag, 0, into, failed=OriginThrottledError("503")
-    )
+    get = RangedGet(b"k", memory.info(b"k").etag, 0, into)
+    await origin.go_on(get, failed=OriginThrottledError("503"))
     check(into)
     assert trio.current_time() - before == pytest.approx(1.0)
     assert (origin.requests, origin.retries, origin.failures) == (1, 1, 0)
@@ -309,9 +309,20 @@ async def test_a_first_attempt_made_elsewhere_counts_like_one_made_here(memory, 
 
 async def test_without_attempts_left_the_first_failure_is_the_last(memory):
     origin = retrying(FaultyOrigin(memory), attempts=1)
-    etag = memory.info(b"k").etag
+    get = RangedGet(b"k", memory.info(b"k").etag, 0, memoryview(bytearray(9)))
     with pytest.raises(OriginThrottledError):
-        await origin.get_range(
-            b"k", etag, 0, memoryview(bytearray(9)), failed=OriginThrottledError("x")
-        )
+        await origin.go_on(get, failed=OriginThrottledError("x"))
     assert not memory.calls
+
+
+async def test_a_first_attempt_made_elsewhere_is_gone_on_from_where_it_ended(memory):
+    origin, told = retrying(FaultyOrigin(memory)), []
+    into = memoryview(bytearray(SIZE))
+    get = RangedGet(b"k", memory.info(b"k").etag, 0, into, told.append)
+    await origin.go_on(get, SIZE // 3)
+    assert bytes(into[: SIZE // 3]) == bytes(SIZE // 3), "nobody writes what was there"
+    whole = memoryview(bytearray(SIZE))
+    await origin.get_range(b"k", get.etag, 0, whole)
+    assert into[SIZE // 3 :] == whole[SIZE // 3 :]
+    assert told[0] > SIZE // 3
+    assert told[-1] == SIZE

@@ -1,6 +1,6 @@
-"""Small GETs at once: no task, no time-outs of their own, if nothing has to be waited for.
+"""GETs at once: no task, no time-outs of their own, if nothing has to be waited for.
 
-The first attempt of nearly every small GET needs neither retry nor hedge. It is made by the bare
+The first attempt of nearly every GET needs neither retry nor hedge. It is made by the bare
 store; only one that fails, or is slower than nearly all before it, goes the long way, which then
 knows of the attempt: it counts against the budgets of retries and hedges like any other.
 """
@@ -12,7 +12,7 @@ import trio
 from tiercache.errors import OriginUnavailableError, TierCacheError
 from tiercache.origin.hedge import HedgingOrigin
 from tiercache.origin.http_errors import AskAgainError, SlowReplyError
-from tiercache.origin.protocol import EagerOrigin, Ended
+from tiercache.origin.protocol import EagerOrigin, Ended, RangedGet
 from tiercache.origin.retry import RetryingOrigin
 from tiercache.types import Progress
 
@@ -27,37 +27,53 @@ class EagerGets:
         self._hedging = hedging
         self._retrying = retrying
 
-    def start(self, key: bytes, etag: str, start: int, into: memoryview, ended: Ended) -> bool:
-        """Begin to fill *into* as `Origin.get_range` would; *ended* is called once, later.
+    def start(self, get: RangedGet, ended: Ended) -> bool:
+        """Begin what `Origin.get_range` does; *ended* is called once, later.
 
-        With an error nothing in *into* counts. What may work later goes on by `go_on`, any other
-        error is the last word. False: not started.
+        With an error only what the GET's progress was told of counts. What may work later goes on
+        by `go_on`, any other error is the last word. False: not started.
         """
-        began = trio.current_time()
+        timed = _Timed(get.progress)
 
         def over(error: TierCacheError | None) -> None:
             if error is None:
                 self._retrying.requested()
-                self._hedging.learn(trio.current_time() - began)
+                self._hedging.learn(timed.latency_s())
             ended(error)
 
-        patience = self._hedging.patience(len(into))
-        started = self._origin.start_get(key, etag, start, into, over, patience)
+        if get.progress is not None:
+            get = get._replace(progress=timed.advance)
+        started = self._origin.start_get(get, over, self._hedging.patience(len(get.into)))
         if started:
             self._hedging.asked()
         return started
 
-    async def go_on(
-        self,
-        error: OriginUnavailableError,
-        key: bytes,
-        etag: str,
-        start: int,
-        into: memoryview,
-        progress: Progress,
-    ) -> None:
-        """`Origin.get_range` after a first attempt that ended with *error*."""
+    async def go_on(self, error: OriginUnavailableError, get: RangedGet, filled: int) -> None:
+        """Carry *get* on after a first attempt that ended with *error* and *filled* bytes."""
         failed = None if isinstance(error, AskAgainError) else error
-        await self._retrying.get_range(key, etag, start, into, progress, failed=failed)
+        await self._retrying.go_on(get, filled, failed)
         if isinstance(error, SlowReplyError):
             self._hedging.won()
+
+
+class _Timed:
+    """When a GET began to bring bytes."""
+
+    __slots__ = ("_began", "_clock", "_first_at", "_progress")
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._clock = trio.lowlevel.current_clock()
+        self._began = self._clock.current_time()
+        self._first_at: float | None = None
+
+    def advance(self, filled: int) -> None:
+        """Pass progress on; on any thread."""
+        if self._first_at is None:
+            self._first_at = self._clock.current_time()
+        if self._progress is not None:
+            self._progress(filled)
+
+    def latency_s(self) -> float:
+        """How long it took, up to now if nobody was told."""
+        return (self._first_at or self._clock.current_time()) - self._began

@@ -21,6 +21,7 @@ import trio
 from tiercache.origin import http_wire
 from tiercache.origin.http_connection import Address, Connection, connect
 from tiercache.origin.http_errors import ConnectionLostError
+from tiercache.origin.http_threads import ReceiveThreads
 from tiercache.origin.http_wire import Head
 from tiercache.types import Progress
 
@@ -56,7 +57,7 @@ class Reply:
     ) -> None:
         """Fill *into*; with *exact*, raise `FramingError` unless the body ends right there.
 
-        Over `inline_body` bytes a pool thread receives and calls *progress*.
+        Over `inline_body` bytes a thread receives and calls *progress*.
         """
         steps = http_wire.fill(self._body, into, progress, exact=exact)
         if len(into) > self._client.limits.inline_body:
@@ -86,7 +87,7 @@ class HttpClient:
 
     def __init__(self, limits: HttpLimits, tls: Callable[[], ssl.SSLContext]) -> None:
         self.limits = limits
-        self.threads = trio.CapacityLimiter(limits.threads)
+        self.threads = ReceiveThreads(limits.threads)
         self._make_tls = tls
         self._tls: ssl.SSLContext | None = None
         self._slots = trio.Semaphore(limits.connections)

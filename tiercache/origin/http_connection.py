@@ -1,6 +1,6 @@
 """One kept-alive connection: a non-blocking socket or SSLSocket that drives `http_wire` steps.
 
-Small replies are received on the loop, large ones by a pool thread that blocks in `recv_into`
+Small replies are received on the loop, large ones by a thread that blocks in `recv_into`
 without the GIL. `trio.SSLStream` is not used: its memory BIOs triple the cost of a TLS body.
 """
 
@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable
 from struct import Struct
 from typing import NamedTuple, NoReturn, TypeVar
 
-import outcome
 import trio
 
 from tiercache.origin.http_errors import (
@@ -23,6 +22,7 @@ from tiercache.origin.http_errors import (
     NameResolutionError,
     TlsError,
 )
+from tiercache.origin.http_threads import ReceiveThreads
 from tiercache.origin.http_wire import Steps, Wire
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class Connection:
         # The kernel's own time-out: Python's would cost a poll() and a turn of the GIL per receive.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(stall_timeout_s))
         self._stall_timeout_s = stall_timeout_s
-        self._cut = False
+        self._cut = ""  # why
 
     async def send(self, data: bytes) -> None:
         """Send a whole request."""
@@ -105,25 +105,23 @@ class Connection:
         """Wait until something arrives; a checkpoint even when it already has."""
         await self._wait(trio.lowlevel.wait_readable)
 
-    async def run_in_thread(self, steps: Steps[T], limiter: trio.CapacityLimiter) -> T:
-        """Drive *steps* in a pool thread.
+    async def run_in_thread(self, steps: Steps[T], threads: ReceiveThreads) -> T:
+        """Drive *steps* in a thread.
 
         When cancelled, the socket is shut down so that the thread ends at once, and its end is
         awaited: nothing writes to the caller's buffer afterwards.
         """
-        async with limiter:
-            result = await _in_thread(lambda: self._run_blocking(steps), self._cut_off)
-        await trio.lowlevel.checkpoint_if_cancelled()
-        return result.unwrap()
+        return await threads.run(lambda: self.run_blocking(steps), self.cut_off)
 
-    def _run_blocking(self, steps: Steps[T]) -> T:
+    def run_blocking(self, steps: Steps[T]) -> T:
+        """Drive *steps* in the calling thread."""
         try:
             self._socket.setblocking(True)
             want = next(steps)
             while True:
                 count = self._receive_blocking(want)
                 if self._cut:
-                    raise ConnectionLostError("the transfer was cancelled")
+                    raise ConnectionLostError(self._cut)
                 self.received += count
                 want = steps.send(count)
         except StopIteration as stop:
@@ -164,8 +162,9 @@ class Connection:
     def _raise_stalled(self) -> NoReturn:
         raise ConnectionLostError(f"nothing moved for {self._stall_timeout_s:g} s")
 
-    def _cut_off(self) -> None:
-        self._cut = True
+    def cut_off(self, reason: str = "the transfer was cancelled") -> None:
+        """End `run_blocking` in its thread at once, with an error that gives the *reason*."""
+        self._cut = reason
         with contextlib.suppress(OSError):
             # Not SSLSocket.shutdown: that drops the TLS layer under the receiving thread, which
             # would then take ciphertext for data.
@@ -189,23 +188,6 @@ class Connection:
 
 def _timeval(seconds: float) -> bytes:
     return _TIMEVAL.pack(int(seconds), int(seconds % 1 * 1e6))
-
-
-async def _in_thread(work: Callable[[], T], on_cancel: Callable[[], None]) -> outcome.Outcome[T]:
-    """The outcome of *work* in a thread; cancellation calls *on_cancel* and still waits for it."""
-    task = trio.lowlevel.current_task()
-    token = trio.lowlevel.current_trio_token()
-
-    def deliver(result: outcome.Outcome[T]) -> None:
-        token.run_sync_soon(trio.lowlevel.reschedule, task, outcome.Value(result))
-
-    def abort(_: object) -> trio.lowlevel.Abort:
-        on_cancel()
-        return trio.lowlevel.Abort.FAILED
-
-    trio.lowlevel.start_thread_soon(work, deliver, "tiercache-receive")
-    result: outcome.Outcome[T] = await trio.lowlevel.wait_task_rescheduled(abort)
-    return result
 
 
 async def connect(

@@ -1,44 +1,60 @@
-"""Many small exchanges driven by one task.
+"""Many exchanges driven by one task.
 
 A task per request costs more than a small body: its spawning, its time-outs, and a turn of the
 selector for every wait. Here each exchange is a `Steps` generator and a callback; one task waits
-for all sockets at once and drives those that have something. Connections come kept alive and go
-back so: whatever is not plain sailing ends the exchange and is for others to put right.
+for all sockets at once and drives those that have something, bulky ones in threads. Connections
+come kept alive and go back so: whatever is not plain sailing ends the exchange and is for others to
+put right.
 """
 
 from __future__ import annotations
 
 import select
+from dataclasses import dataclass
 
+import outcome
 import trio
 
 from tiercache.errors import TierCacheError
 from tiercache.origin.http_connection import Connection
 from tiercache.origin.http_errors import ConnectionLostError, SlowReplyError
+from tiercache.origin.http_threads import ReceiveThreads
 from tiercache.origin.http_wire import Steps
 from tiercache.origin.protocol import Ended, Patience
 
+_NOTHING = memoryview(b"")
+_LATE = "no answer within the deadline"
 
+
+@dataclass(slots=True, eq=False)
 class _Exchange:
-    __slots__ = ("connection", "ended", "moved_at", "patience", "steps", "want")
+    """`want` is the memory to receive into next; of a *bulky* one only its thread knows."""
 
-    def __init__(
-        self, connection: Connection, steps: Steps[None], ended: Ended, patience: Patience | None
-    ) -> None:
-        self.connection = connection
-        self.steps = steps
-        self.want = next(steps)
-        self.ended = ended
-        self.patience = patience
-        self.moved_at = trio.current_time()
+    connection: Connection
+    steps: Steps[None]
+    ended: Ended
+    patience: Patience | None
+    moved_at: float
+    over_at: float
+    bulky: bool
+    want: memoryview
 
 
 class Exchanges:
-    """Runs exchanges. *stall_timeout_s* is the longest time without a byte."""
+    """Runs exchanges, bulky ones in *threads*.
 
-    def __init__(self, stall_timeout_s: float) -> None:
+    *stall_timeout_s* is the longest time without a byte, *deadline_s* that of a whole exchange.
+    """
+
+    def __init__(
+        self, threads: ReceiveThreads, *, stall_timeout_s: float, deadline_s: float
+    ) -> None:
         self.stall_timeout_s = stall_timeout_s
+        self.deadline_s = deadline_s
+        self._threads = threads
         self._running: dict[int, _Exchange] = {}
+        self._in_threads: dict[_Exchange, None] = {}
+        self._left_thread = trio.lowlevel.ParkingLot()
         self._epoll = select.epoll()
         self._some = trio.Event()
         self._check_at = float("inf")
@@ -51,15 +67,22 @@ class Exchanges:
         steps: Steps[None],
         ended: Ended,
         patience: Patience | None = None,
+        *,
+        bulky: bool = False,
     ) -> bool:
         """Send *request* and drive *steps* with the reply; call *ended* later, never before.
 
-        Given up when *patience* is over, it ends with `SlowReplyError`. The connection is the
-        caller's again when *ended* is called. False: it could not be sent, and is lost.
+        A *bulky* reply is received, and *steps* are driven, in a thread once it begins. Given up
+        when *patience* is over, it ends with `SlowReplyError`. The connection is the caller's again
+        when *ended* is called. False: it could not be sent, and is lost.
         """
         if self._epoll.closed or not connection.send_now(request):
             return False
-        exchange = _Exchange(connection, steps, ended, patience)
+        now = trio.current_time()
+        want = _NOTHING if bulky else next(steps)
+        exchange = _Exchange(
+            connection, steps, ended, patience, now, now + self.deadline_s, bulky, want
+        )
         fd = connection.fileno()
         self._running[fd] = exchange
         self._epoll.register(fd, select.EPOLLIN)
@@ -73,15 +96,24 @@ class Exchanges:
             while True:
                 await self._some.wait()
                 self._some = trio.Event()
-                while self._running:
+                while self._running or self._in_threads:
                     await self._turn()
         finally:
-            running = list(self._running.values())
-            for exchange in running:
-                self._forget(exchange)
-            self._epoll.close()  # whatever their owners do now, nothing starts any more
-            for exchange in running:
-                exchange.ended(ConnectionLostError("the transfer was cancelled"))
+            await self._end_all()
+
+    async def _end_all(self) -> None:
+        running = list(self._running.values())
+        for exchange in running:
+            self._forget(exchange)
+            exchange.steps.close()
+        self._epoll.close()  # whatever their owners do now, nothing starts any more
+        for exchange in running:
+            exchange.ended(ConnectionLostError("the transfer was cancelled"))
+        for exchange in self._in_threads:
+            exchange.connection.cut_off()
+        with trio.CancelScope(shield=True):
+            while self._in_threads:
+                await self._left_thread.park()
 
     async def _turn(self) -> None:
         with trio.CancelScope(deadline=self._check_at) as self._wait:
@@ -94,6 +126,10 @@ class Exchanges:
 
     def _drive(self, exchange: _Exchange) -> None:
         connection, steps = exchange.connection, exchange.steps
+        if exchange.bulky:
+            self._forget(exchange)
+            self._drive_in_thread(exchange)
+            return
         try:
             while (count := connection.receive_now(exchange.want)) is not None:
                 exchange.patience = None
@@ -105,15 +141,30 @@ class Exchanges:
         else:
             exchange.moved_at = trio.current_time()
 
+    def _drive_in_thread(self, exchange: _Exchange) -> None:
+        def left(result: outcome.Outcome[None]) -> None:
+            del self._in_threads[exchange]
+            self._left_thread.unpark_all()
+            try:
+                result.unwrap()
+            except TierCacheError as error:
+                exchange.ended(error)
+            else:
+                exchange.ended(None)
+
+        self._in_threads[exchange] = None
+        connection, steps = exchange.connection, exchange.steps
+        self._threads.start(lambda: connection.run_blocking(steps), left)
+
     def _end(self, exchange: _Exchange, error: TierCacheError | None) -> None:
         self._forget(exchange)
+        exchange.steps.close()  # lets go of the caller's buffer
         exchange.ended(error)
 
     def _forget(self, exchange: _Exchange) -> None:
         fd = exchange.connection.fileno()
         del self._running[fd]
         self._epoll.unregister(fd)
-        exchange.steps.close()  # lets go of the caller's buffer
 
     def _end_stalled(self, now: float) -> None:
         self._check_at = float("inf")
@@ -121,6 +172,8 @@ class Exchanges:
             ends_at = self._ends_at(exchange)
             if ends_at > now:
                 self._look_at(ends_at)
+            elif now >= exchange.over_at:
+                self._end(exchange, ConnectionLostError(_LATE))
             elif exchange.patience is None:
                 stalled = f"nothing moved for {self.stall_timeout_s:g} s"
                 self._end(exchange, ConnectionLostError(stalled))
@@ -129,11 +182,16 @@ class Exchanges:
             else:
                 exchange.patience = None
                 self._look_at(self._ends_at(exchange))
+        for exchange in self._in_threads:  # where the kernel times stalls
+            if exchange.over_at > now:
+                self._look_at(exchange.over_at)
+            else:
+                exchange.connection.cut_off(_LATE)
 
     def _ends_at(self, exchange: _Exchange) -> float:
         patience = exchange.patience
         seconds = self.stall_timeout_s if patience is None else patience.seconds
-        return exchange.moved_at + seconds
+        return min(exchange.moved_at + seconds, exchange.over_at)
 
     def _look_at(self, moment: float) -> None:
         if moment < self._check_at:

@@ -81,6 +81,16 @@ class Origin(Protocol):
         """Give back connections and threads."""
 
 
+class RangedGet(NamedTuple):
+    """The arguments of `Origin.get_range`."""
+
+    key: bytes
+    etag: str
+    start: int
+    into: memoryview
+    progress: Progress | None = None
+
+
 #: Called once, on the loop, with what went wrong, if anything; must not raise.
 Ended = Callable[[TierCacheError | None], None]
 
@@ -96,18 +106,10 @@ class Patience(NamedTuple):
 class EagerOrigin(Protocol):
     """An origin that can begin a GET without a task, if nothing has to be waited for."""
 
-    def start_get(
-        self,
-        key: bytes,
-        etag: str,
-        start: int,
-        into: memoryview,
-        ended: Ended,
-        patience: Patience | None,
-    ) -> bool:
+    def start_get(self, get: RangedGet, ended: Ended, patience: Patience | None) -> bool:
         """Begin what `Origin.get_range` does, one attempt of it; *ended* is called later.
 
-        Nobody writes to *into* from then on. Given up when *patience* is over, it ends with
+        Nobody writes to its memory from then on. Given up when *patience* is over, it ends with
         `SlowReplyError`. False: not started, as it would have to wait for something.
         """
 

@@ -23,7 +23,7 @@ import trio
 
 from tiercache.config import TransferConfig
 from tiercache.errors import OriginUnavailableError
-from tiercache.origin.protocol import LIST_PAGE_MAX, Origin
+from tiercache.origin.protocol import LIST_PAGE_MAX, Origin, RangedGet
 from tiercache.origin.wrapper import OriginWrapper
 from tiercache.types import KIB, ListPage, ObjectInfo, Progress
 
@@ -96,20 +96,25 @@ class RetryingOrigin(OriginWrapper):
         start: int,
         into: memoryview,
         progress: Progress | None = None,
-        *,
-        failed: OriginUnavailableError | None = None,
     ) -> None:
-        """See `Origin.get_range`. *progress* never falls back, whatever is repeated.
+        """See `Origin.get_range`. *progress* never falls back, whatever is repeated."""
+        await self.go_on(RangedGet(key, etag, start, into, progress))
 
-        *failed* is how a first attempt went that was made elsewhere.
+    async def go_on(
+        self, get: RangedGet, filled: int = 0, failed: OriginUnavailableError | None = None
+    ) -> None:
+        """`get_range` after a first attempt that was made elsewhere and brought *filled* bytes.
+
+        *failed* is how it went, if it counts.
         """
-        filled = _Filled(progress)
+        so_far = _Filled(get.progress, filled)
 
         async def rest() -> None:
-            done = filled.begin()
-            await self.inner.get_range(key, etag, start + done, into[done:], filled.advance)
+            done = so_far.begin()
+            key, etag, start, into, _ = get
+            await self.inner.get_range(key, etag, start + done, into[done:], so_far.advance)
 
-        await self._retry("get_range", key, rest, filled, failed)
+        await self._retry("get_range", get.key, rest, so_far, failed)
 
     def requested(self) -> None:
         """Count a request, made here or elsewhere: it brings its part of a retry."""
@@ -205,8 +210,8 @@ class _Course:
 class _Filled:
     """How far a buffer is filled over several attempts. `advance` may run on a pool thread."""
 
-    def __init__(self, progress: Progress | None) -> None:
-        self.count = 0
+    def __init__(self, progress: Progress | None, count: int) -> None:
+        self.count = count
         #: The caller's own callback failed: that is no fault of the origin.
         self.refused = False
         self._base = 0

@@ -20,7 +20,7 @@ from tiercache.origin.http_client import Reply
 from tiercache.origin.http_errors import AskAgainError, ConnectionLostError
 from tiercache.origin.http_exchanges import Exchanges
 from tiercache.origin.http_wire import Steps
-from tiercache.origin.protocol import LIST_PAGE_MAX, Ended, Patience
+from tiercache.origin.protocol import LIST_PAGE_MAX, Ended, Patience, RangedGet
 from tiercache.origin.s3_check import check_bucket
 from tiercache.origin.s3_client import Request, S3Client, can_be_put_right
 from tiercache.origin.s3_list import Cursor, ListRequest, next_cursor
@@ -45,7 +45,12 @@ class S3Origin:
         self._location = location
         self._root = location.root
         self._client = S3Client(config, transfer, location)
-        self._exchanges = Exchanges(transfer.stall_timeout_s)
+        self._inline_body = transfer.inline_body
+        self._exchanges = Exchanges(
+            self._client.threads,
+            stall_timeout_s=transfer.stall_timeout_s,
+            deadline_s=transfer.deadline_s,
+        )
         self._list_v1 = False
         self._ignored = 0
 
@@ -153,16 +158,9 @@ class S3Origin:
                 await reply.skip(plan.skip)
             await reply.fill(into, progress, exact=plan.exact)
 
-    def start_get(
-        self,
-        key: bytes,
-        etag: str,
-        start: int,
-        into: memoryview,
-        ended: Ended,
-        patience: Patience | None,
-    ) -> bool:
+    def start_get(self, get: RangedGet, ended: Ended, patience: Patience | None) -> bool:
         """See `EagerOrigin.start_get`."""
+        key, etag, start, into, progress = get
         if clean_etag(etag) != etag or not into:
             return False
         ready = self._client.compose_now(self._ranged(key, etag, start, len(into)))
@@ -173,7 +171,7 @@ class S3Origin:
 
         def steps() -> Steps[None]:
             nonlocal reusable
-            answer = yield from receive_range(connection.wire, etag, start, into)
+            answer = yield from receive_range(connection.wire, etag, start, into, progress)
             if isinstance(answer, Refusal):
                 raise AskAgainError("refused") if can_be_put_right(answer) else error_of(answer)
             reusable = answer
@@ -184,7 +182,8 @@ class S3Origin:
                 error = AskAgainError("the connection had been closed")
             ended(error)
 
-        if self._exchanges.start(connection, request, steps(), over, patience):
+        bulky = len(into) > self._inline_body
+        if self._exchanges.start(connection, request, steps(), over, patience, bulky=bulky):
             return True
         self._client.release(connection, reusable=False)
         return False
@@ -207,6 +206,7 @@ class S3Origin:
         """See `Origin`."""
         self._client.reconfigure(config)
         self._exchanges.stall_timeout_s = config.stall_timeout_s
+        self._exchanges.deadline_s = config.deadline_s
 
     async def aclose(self) -> None:
         """See `Origin`."""

@@ -23,6 +23,7 @@ from tiercache.errors import OriginUnavailableError
 from tiercache.origin import s3_endpoint
 from tiercache.origin.http_client import HttpClient, HttpLimits, Reply
 from tiercache.origin.http_connection import Connection
+from tiercache.origin.http_threads import ReceiveThreads
 from tiercache.origin.s3_credentials import CredentialSource
 from tiercache.origin.s3_endpoint import Endpoint
 from tiercache.origin.s3_location import Location
@@ -103,6 +104,11 @@ class S3Client:
     def credentials_from(self) -> str:
         """Which part of the chain gave the credentials."""
         return self._credentials.method if self._credentials else "anonymous"
+
+    @property
+    def threads(self) -> ReceiveThreads:
+        """Where large bodies are received."""
+        return self._http.threads
 
     async def ask(self, request: Request) -> Reply | Refusal:
         """The reply if its status is 200 or 206, to be released, else what it says.

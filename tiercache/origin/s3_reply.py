@@ -34,7 +34,7 @@ from tiercache.origin.http_wire import (
     skip,
 )
 from tiercache.origin.s3_xml import ERROR_MAX, ErrorBody, clean_etag, is_archived, parse_error
-from tiercache.types import MIB, ObjectInfo
+from tiercache.types import MIB, ObjectInfo, Progress
 
 #: Most bytes thrown away to reach the range in a reply that ignored it.
 SKIP_MAX = 8 * MIB
@@ -101,7 +101,9 @@ def plan_body(head: Head, etag: str, start: int, size: int) -> BodyPlan:
     return _plan_whole(stated, start, size)
 
 
-def receive_range(wire: Wire, etag: str, start: int, into: memoryview) -> Steps[bool | Refusal]:
+def receive_range(
+    wire: Wire, etag: str, start: int, into: memoryview, progress: Progress | None = None
+) -> Steps[bool | Refusal]:
     """Take a whole reply to the GET of a range; whether the connection can carry another request.
 
     Raises as `plan_body` does.
@@ -113,7 +115,7 @@ def receive_range(wire: Wire, etag: str, start: int, into: memoryview) -> Steps[
         return Refusal(head.status, head.headers, parse_error(document))
     plan = plan_body(head, etag, start, len(into))
     yield from skip(body, plan.skip)
-    yield from fill(body, into, None, exact=plan.exact)
+    yield from fill(body, into, progress, exact=plan.exact)
     return body.ended and wire.empty and head.keep_alive
 
 

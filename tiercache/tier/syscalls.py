@@ -52,7 +52,9 @@ def allocate(fd: int, offset: int, size: int) -> None:
 def deallocate(fd: int, offset: int, size: int) -> None:
     """Give the disk space of bytes [offset, offset + size) back; they read as zeros then.
 
-    Space beyond the end of the file may stay. Raises OSError, EOPNOTSUPP where the file system cannot.
+    Space beyond the end of the file may stay.
+
+    Raises OSError, EOPNOTSUPP where the file system cannot.
     """
     _fallocate(fd, _FALLOC_FL_KEEP_SIZE | _FALLOC_FL_PUNCH_HOLE, offset, size)
 

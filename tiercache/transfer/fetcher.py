@@ -19,7 +19,7 @@ from tiercache.errors import (
     TierCacheError,
 )
 from tiercache.origin.eager import EagerGets
-from tiercache.origin.protocol import Origin
+from tiercache.origin.protocol import Origin, RangedGet
 from tiercache.tier.store import TierStore
 from tiercache.transfer.admission import Admission
 from tiercache.transfer.concurrency import Concurrency
@@ -239,8 +239,8 @@ class Fetcher:
         self.admission.queue(fetch.ticket)
 
     def _start_eagerly(self, fetch: Fetch) -> bool:
-        """Begin a small GET without a task, if the origin can; only its failure takes one."""
-        if self._eager is None or fetch.size > self._inline_body:
+        """Begin a GET without a task, if the origin can; only its failure takes one."""
+        if self._eager is None:
             return False
         self._landing.begin(fetch)
         if fetch.buffer is None or self._is_refused(fetch):
@@ -251,11 +251,14 @@ class Fetcher:
             if isinstance(error, OriginUnavailableError):
                 self._nursery.start_soon(self._run, fetch, error)
                 return
-            if error is None:
+            if error is None and progress is None:
                 fetch.progress(fetch.size)
             self._conclude(fetch, began, error)
 
-        if not self._eager.start(obj.key, obj.etag, fetch.start, fetch.buffer, ended):
+        # What is small is told of at its end: that saves its reader a turn of the loop.
+        progress = fetch.progress if fetch.size > self._inline_body else None
+        get = RangedGet(obj.key, obj.etag, fetch.start, fetch.buffer, progress)
+        if not self._eager.start(get, ended):
             return False
         self.gets += 1
         return True
@@ -289,11 +292,12 @@ class Fetcher:
             raise BypassedError("no tier takes it now")
         assert fetch.buffer is not None
         self.gets += 1
-        what = fetch.obj.key, fetch.obj.etag, fetch.start, fetch.buffer, fetch.progress
+        obj = fetch.obj
+        get = RangedGet(obj.key, obj.etag, fetch.start, fetch.buffer, fetch.progress)
         if failed is None or self._eager is None:
-            await self._origin.get_range(*what)
+            await self._origin.get_range(*get)
         else:
-            await self._eager.go_on(failed, *what)
+            await self._eager.go_on(failed, get, fetch.filled)
         if fetch.filled != fetch.size:
             raise OriginUnavailableError("the origin's reply ended early")
 
