@@ -10,10 +10,10 @@ import trio
 import trio.testing
 
 from tiercache.config import TransferConfig
-from tiercache.errors import ObjectChangedError, OriginUnavailableError
+from tiercache.errors import ObjectChangedError, OriginThrottledError, OriginUnavailableError
 from tiercache.origin.eager import EagerGets
 from tiercache.origin.hedge import HedgingOrigin
-from tiercache.origin.http_errors import AskAgainError, SlowReplyError
+from tiercache.origin.http_errors import AskAgainError, SlowReplyError, StalledError
 from tiercache.origin.protocol import EagerOrigin, Patience, RangedGet
 from tiercache.origin.retry import RetryingOrigin
 from tiercache.testing.data import check, pattern
@@ -24,6 +24,7 @@ from tiercache.types import MIB
 COUNT = 40
 SIZE = 70_000
 LARGE = 3 * MIB + 12345
+IMPATIENT = TransferConfig(stall_timeout_s=1.0)
 
 
 class Served(NamedTuple):
@@ -46,10 +47,10 @@ async def served(request, seaweed, as_client_of, open_s3, nursery, tmp_path):
         if request.param == "https":
             authority = LocalAuthority(tmp_path)
             proxy = stack.enter_context(FaultProxy(seaweed, tls=authority.server_context()))
-            origin = open_s3(f"s3://{bucket}", proxy.url, ca_bundle=authority.ca_bundle)
+            origin = open_s3(f"s3://{bucket}", proxy.url, IMPATIENT, ca_bundle=authority.ca_bundle)
         else:
             proxy = stack.enter_context(FaultProxy(seaweed))
-            origin = open_s3(f"s3://{bucket}", proxy.url)
+            origin = open_s3(f"s3://{bucket}", proxy.url, IMPATIENT)
         async with trio.open_nursery() as warming:
             for _ in range(16):
                 warming.start_soon(origin.head, b"k0")
@@ -136,6 +137,31 @@ async def test_large_ones_are_received_beside_small_ones(served):
             assert await get.outcome() is None
             check(get.into, 0, number)
     assert type(await Get(served, etag="0" * 32).outcome()) is ObjectChangedError
+
+
+@pytest.mark.parametrize("after", [0, MIB + MIB // 2])
+async def test_a_body_that_stalls_is_given_up_after_the_time_out(served, after):
+    rule = served.proxy.rule(Fault(stall_after=after), path="/large$", times=2)
+    get = Get(served)
+    assert type(await get.outcome()) is StalledError
+    check(get.into[: get.told[-1] if get.told else 0], 0, 99)
+    into = memoryview(bytearray(LARGE))
+    with trio.fail_after(20), pytest.raises(StalledError):
+        await served.origin.get_range(b"large", served.large, 0, into)
+    assert rule.hits == 2
+
+
+async def test_silence_counts_against_the_origin_unlike_a_closed_connection(served):
+    served.proxy.rule(Fault(hang=True), path="/k7$", times=1)
+    assert type(await Get(served, 7).outcome()) is StalledError
+
+
+async def test_a_refusal_leaves_the_connection_open(served):
+    served.proxy.rule(Fault(status=503, body=b"<Error/>"), path="/k3$", times=30)
+    for _ in range(30):
+        get = Get(served, 3)
+        assert get.started, "one that was closed is not idle"
+        assert type(await get.outcome()) is OriginThrottledError
 
 
 async def test_a_large_one_that_is_cut_off_goes_on_where_it_ended(served, nursery):

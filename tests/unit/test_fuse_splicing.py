@@ -81,9 +81,9 @@ def test_a_device_that_takes_no_splice_is_not_sent_half_a_reply(tmp_path, mirror
     assert not splicer.send(HEADER, LocalRange(mirror, 0, LARGEST))
     assert os.fstat(regular).st_size == 0
     assert splicer.replies == 0
+    assert not splicer.available
     splicer.close()
     os.close(regular)
-    assert not splicer.available
 
 
 def test_without_descriptors_left_it_is_not_available(device, monkeypatch):

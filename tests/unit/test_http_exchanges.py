@@ -16,11 +16,16 @@ from tiercache.errors import (
     OriginThrottledError,
 )
 from tiercache.origin.http_connection import Address, Connection
-from tiercache.origin.http_errors import ConnectionLostError, FramingError, SlowReplyError
+from tiercache.origin.http_errors import (
+    ConnectionLostError,
+    FramingError,
+    SlowReplyError,
+    StalledError,
+)
 from tiercache.origin.http_exchanges import Exchanges
 from tiercache.origin.http_threads import ReceiveThreads
 from tiercache.origin.protocol import Patience
-from tiercache.origin.s3_reply import Refusal, error_of, receive_range
+from tiercache.origin.s3_reply import error_of, receive_range
 from tiercache.testing.data import check, pattern
 
 SIZE = 110_000
@@ -30,6 +35,8 @@ HEAD = (
     f"Content-Range: bytes {START}-{START + SIZE - 1}/9999999\r\n\r\n"
 ).encode()
 BODY = pattern(START, SIZE, 3)
+NOT_FOUND = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
+SLOW_DOWN = b"HTTP/1.1 503 Slow Down\r\nRetry-After: 7\r\nContent-Length: 0\r\n\r\n"
 
 
 class Get:
@@ -53,12 +60,11 @@ class Get:
         )
 
     def receive(self):
-        answer = yield from receive_range(
+        refusal, self.reusable = yield from receive_range(
             self.connection.wire, "v1", START, self.into, self.told.append
         )
-        if isinstance(answer, Refusal):
-            raise error_of(answer)
-        self.reusable = answer
+        if refusal is not None:
+            raise error_of(refusal)
 
     def ended(self, error):
         self.errors.append(error)
@@ -150,8 +156,9 @@ async def test_an_exchange_may_begin_where_another_ends(begin):
         (b"\0" * 100 + b"\r\n\r\n", FramingError),
         (HEAD.replace(b"v1", b"v2") + BODY, ObjectChangedError),
         (HEAD.replace(b"bytes 4096", b"bytes 4097") + BODY, OriginReplyError),
-        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", ObjectNotFoundError),
-        (b"HTTP/1.1 503 Slow Down\r\nRetry-After: 7\r\n\r\n", OriginThrottledError),
+        (NOT_FOUND, ObjectNotFoundError),
+        (SLOW_DOWN, OriginThrottledError),
+        (b"HTTP/1.1 404 Not Found\r\nContent-Length: 999\r\n\r\n<Error>", ObjectNotFoundError),
     ],
 )
 async def test_what_is_no_plain_sailing_ends_with_its_error(begin, data, error):
@@ -160,7 +167,7 @@ async def test_what_is_no_plain_sailing_ends_with_its_error(begin, data, error):
     get.peer.shutdown(socket.SHUT_RDWR)
     found = await get.error
     assert type(found) is error
-    assert not get.reusable
+    assert bool(get.reusable) == (data in (NOT_FOUND, SLOW_DOWN)), "when all of the reply came"
     if error is OriginThrottledError:
         assert found.retry_after_s == 7
 
@@ -190,14 +197,14 @@ async def test_a_slow_reply_that_is_not_given_up_may_stall(begin, mock_clock):
         assert not get.errors
         mock_clock.jump(seconds)
         await trio.testing.wait_all_tasks_blocked(0.01)
-    assert type(await get.error) is ConnectionLostError
+    assert type(await get.error) is StalledError
 
 
 async def test_a_reply_that_began_is_not_slow_but_may_stall(exchanges, begin):
     exchanges.stall_timeout_s = 0.2
     get = begin(patience=Patience(0.1, lambda: True), stall_timeout_s=0.2)
     await get.reply(HEAD)
-    assert type(await get.error) is ConnectionLostError
+    assert type(await get.error) is StalledError
     assert not get.told
 
 
@@ -211,7 +218,7 @@ async def test_a_reply_that_trickles_ends_at_the_deadline_with_what_it_brought(e
                 get.peer.send(b"\0")
             await trio.sleep(0.05)
     error = await get.error
-    assert type(error) is ConnectionLostError
+    assert type(error) is StalledError
     assert "deadline" in str(error)
     assert get.told[-1] >= 50_000
     check(get.into[:50_000], START, 3)

@@ -9,7 +9,7 @@ from tiercache.errors import OriginUnavailableError
 from tiercache.origin import http_client
 from tiercache.origin.http_client import HttpClient, HttpLimits
 from tiercache.origin.http_connection import Address
-from tiercache.origin.http_errors import ConnectError, ConnectionLostError
+from tiercache.origin.http_errors import ConnectError, StalledError
 from tiercache.origin.s3 import S3Origin
 from tiercache.origin.s3_location import parse_location
 
@@ -101,7 +101,7 @@ async def test_time_outs_hold_for_the_next_request(client, server, monkeypatch):
     assert server.connections == 1
     server.gate = trio.Event()
     client.reconfigure(limits(stall_timeout_s=0.1))
-    with trio.fail_after(10), pytest.raises(ConnectionLostError, match=r"nothing moved for 0\.1 s"):
+    with trio.fail_after(10), pytest.raises(StalledError, match=r"nothing moved for 0\.1 s"):
         await fetch(client, server)
 
     async def connect(*_, timeout_s, **__):
@@ -111,6 +111,18 @@ async def test_time_outs_hold_for_the_next_request(client, server, monkeypatch):
     client.reconfigure(limits(connect_timeout_s=0.7))
     with pytest.raises(ConnectError, match=r"not within 0\.7 s"):
         await fetch(client, server)
+
+
+async def test_time_outs_hold_for_what_follows_a_request_that_was_under_way(client, server):
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fetch, client, server)
+        await settle()
+        client.reconfigure(limits(stall_timeout_s=0.1))
+        server.gate.set()
+    server.gate = trio.Event()
+    with trio.fail_after(10), pytest.raises(StalledError, match=r"nothing moved for 0\.1 s"):
+        await fetch(client, server)
+    assert server.connections == 2
 
 
 async def test_an_s3_origin_passes_them_on(server):

@@ -157,7 +157,7 @@ def test_ranges_of_one_file_in_any_order():
     assert not plan.opened(b"tokens")  # says nothing of which range
     for number, start in enumerate(starts):
         fill(plan, 100)
-        assert plan.read(b"tokens", start + 10, start + 20)
+        assert plan.read(b"tokens", start + 10, start + 20) == (start + 100, True)
         assert plan.position == number + 1
     assert plan.done
 
@@ -204,8 +204,9 @@ def test_what_the_kernel_reads_behind_a_range_is_no_reader_there(spread):
 def test_who_reads_on_behind_a_range_is_there_at_last():
     plan = Plan([PlanItem(b"t", r * 8, r * 8 + 8) for r in range(10)], window=8)
     fill(plan, 8)
-    moved = [plan.read(b"t", piece, piece + 1) for piece in range(16)]
-    assert moved == [True] + 12 * [False] + [True] + 2 * [False]
+    reads = [plan.read(b"t", piece, piece + 1) for piece in range(16)]
+    assert [read.moved for read in reads] == [True] + 12 * [False] + [True] + 2 * [False]
+    assert [read.until for read in reads] == 8 * [8] + list(range(8, 13)) + 3 * [16]
     assert plan.read(b"u", 0, 1) is None and plan.read(b"t", 80, 81) is None
 
 
@@ -223,7 +224,8 @@ def test_a_job_that_is_ahead_and_reads_little_of_each_range_is_followed(start):
 def test_one_range_far_away_read_in_pieces_is_no_resumed_job():
     plan = Plan([PlanItem(b"t", r * 8, r * 8 + 8) for r in range(1000)], window=64, spread=16)
     for piece in range(8):
-        assert not plan.read(b"t", 7200 + piece, 7201 + piece)
+        read = plan.read(b"t", 7200 + piece, 7201 + piece)
+        assert read is None or not read.moved
     assert plan.position == 0
 
 

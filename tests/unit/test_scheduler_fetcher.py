@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from tiercache.config import TransferConfig
-from tiercache.errors import OriginThrottledError, OriginUnavailableError
+from tiercache.errors import BypassedError, OriginThrottledError, OriginUnavailableError
 from tiercache.origin.hedge import HedgingOrigin
 from tiercache.testing.faulty import FaultyOrigin, SlowOrigin
 from tiercache.testing.memory import MemoryOrigin
@@ -35,11 +35,23 @@ class NoStore:
         return False
 
 
+class Admits:
+    """Would let all be warmed; notes blocks, and whether others may leave for them."""
+
+    def __init__(self):
+        self.asked = []
+
+    def admits(self, _obj, first, end, *, evicts):
+        self.asked.append((first, end, evicts))
+        return True
+
+
 class World:
     def __init__(self, nursery, **config):
+        self.store = NoStore()
         self.memory = MemoryOrigin()
         self.slow = SlowOrigin(self.memory)
-        self.fetcher = Fetcher(self.slow, NoStore(), TransferConfig(**config), nursery)
+        self.fetcher = Fetcher(self.slow, self.store, TransferConfig(**config), nursery)
         self.nursery = nursery
         self.inos = itertools.count(2)
 
@@ -110,6 +122,47 @@ async def test_prefetch_is_cut_at_whole_parts_and_asks_for_nothing_twice():
         w.fetcher.prefetch(a, 24 * MIB, 32 * MIB, Reason.READAHEAD, 4 * MIB)
         await trio.testing.wait_all_tasks_blocked()
         assert sorted(w.gets)[-2:] == [(b"a", 24, 4), (b"a", 28, 4)]
+
+
+async def test_what_others_rely_on_is_not_abandoned():
+    async with world(**ONE) as w:
+        gate = w.slow.hold("get_range")
+        a, b = w.file(b"a", 64 * MIB), w.file(b"b", MIB)
+        w.fetcher.demand(b, 0, 1)
+        await gate.arrived()
+        w.fetcher.prefetch(a, 0, 24 * MIB, Reason.READAHEAD)
+        w.fetcher.prefetch(a, 2 * MIB, 6 * MIB, Reason.PLAN)
+        w.nursery.start_soon(w.fetcher.warm, a, 8, 16, Reason.WARM)
+        await trio.testing.wait_all_tasks_blocked()
+        w.fetcher.abandon(Reason.READAHEAD, a.ino, 0, 64 * MIB)
+        assert w.fetcher.abandoned_bytes == 8 * MIB
+        gate.release()
+        await trio.testing.wait_all_tasks_blocked()
+        assert w.gets == [(b"b", 0, 1), (b"a", 0, 8), (b"a", 8, 8)]
+
+
+async def test_a_fill_that_ends_takes_back_its_own_and_a_warming_beside_it_goes_on():
+    async with world(**ONE) as w:
+        w.store.warming = Admits()
+        gate = w.slow.hold("get_range")
+        a, b = w.file(b"a", 64 * MIB), w.file(b"b", MIB)
+        w.fetcher.demand(b, 0, 1)
+        await gate.arrived()
+
+        async def warm():
+            with pytest.raises(BypassedError):  # this store has no room
+                await w.fetcher.warm(a, 0, 4, Reason.WARM)
+
+        async with trio.open_nursery() as warming:
+            warming.start_soon(warm)
+            await trio.testing.wait_all_tasks_blocked()
+            async with trio.open_nursery() as filling:
+                filling.start_soon(w.fetcher.warm, a, 4, 6, Reason.FILL)
+                await trio.testing.wait_all_tasks_blocked()
+                filling.cancel_scope.cancel()
+            assert w.fetcher.abandoned_bytes == 2 * MIB
+            gate.release()
+        assert w.store.warming.asked == [(0, 4, True)]
 
 
 async def test_only_what_queues_unwanted_is_abandoned():

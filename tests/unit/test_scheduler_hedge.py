@@ -106,6 +106,38 @@ async def test_budget_and_shortest_delay_can_change(memory, autojump_clock):
         nursery.cancel_scope.cancel()
 
 
+class Deaf(OriginWrapper):
+    """The first of two GETs notices that it was cancelled only when its bytes are there."""
+
+    def __init__(self, inner):
+        super().__init__(inner)
+        self.deaf = False
+        self.gets = []
+
+    async def get_range(self, key, etag, start, into, progress=None):
+        self.gets.append((start, len(into)))
+        if self.deaf:
+            self.deaf = False
+            with trio.CancelScope(shield=True):
+                await trio.sleep(20)
+            assert progress is not None
+            progress(len(into))  # what a thread reports that was not quick enough
+        await self.inner.get_range(key, etag, start, into, progress)
+
+
+async def test_who_came_second_reports_nothing_any_more(memory, autojump_clock):
+    async with trio.open_nursery() as nursery:
+        deaf = Deaf(memory)
+        hedging = await warmed(nursery, deaf)
+        memory.put_pattern(b"k", 3 * MIB)
+        deaf.deaf, deaf.gets, told = True, [], []
+        await get(hedging, memory, 3 * MIB, told.append)
+        assert hedging.hedges_won == 1
+        assert told == sorted(told) and told[0] == MIB
+        assert deaf.gets == [(0, 3 * MIB), (0, MIB), (MIB, 2 * MIB)]
+        nursery.cancel_scope.cancel()
+
+
 async def test_progress_never_falls_back_and_covers_all(memory, autojump_clock):
     uneven = Uneven(memory, lambda _n: 0.05)
     async with trio.open_nursery() as nursery:

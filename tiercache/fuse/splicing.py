@@ -41,21 +41,30 @@ class Splicer:
         Nobody waiting for the reply any more counts as sent.
         """
         assert self._pipe is not None
-        read_end, write_end = self._pipe
-        try:
+        _, write_end = self._pipe
+        with contextlib.suppress(OSError):
             os.write(write_end, header)
             taken = os.splice(
                 *(data.fd, write_end, data.size), offset_src=data.offset, flags=os.SPLICE_F_NONBLOCK
             )
             if taken == data.size:
-                os.splice(read_end, self._dev, len(header) + taken)
-                self.replies += 1
-                return True
-        except OSError as error:
-            self.available = self._reset()
-            return is_gone(error)
+                return self._pass_on(len(header) + taken)
         self.available = self._reset()
         return False
+
+    def _pass_on(self, size: int) -> bool:
+        """Send the *size* bytes that are in the pipe."""
+        assert self._pipe is not None
+        try:
+            os.splice(self._pipe[0], self._dev, size)
+        except OSError as error:
+            if not is_gone(error):
+                self.close()
+                return False
+            self.available = self._reset()
+        else:
+            self.replies += 1
+        return True
 
     def close(self) -> None:
         """Close the pipe; nothing can be sent any more."""

@@ -65,6 +65,7 @@ class _Race:
         self.clock = trio.lowlevel.current_clock()
         self.started_at = trio.current_time()
         self.latency_s: float | None = None  # of the winner's first bytes
+        self.first_won = False
         self.first = trio.CancelScope()
         self.rival = trio.CancelScope()
         self.head = memoryview(b"")  # what the rival won with
@@ -78,9 +79,10 @@ class _Race:
 
     def advance(self, filled: int) -> None:
         """Progress of the first request; on any thread."""
-        if self.latency_s is None:
+        if not self.first_won:
             if not self.claim(_FIRST):
                 raise _LostError
+            self.first_won = True
             self.latency_s = self.clock.current_time() - self.started_at
         if self.progress is not None:
             self.progress(filled)

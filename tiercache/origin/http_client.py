@@ -124,7 +124,7 @@ class HttpClient:
     def reconfigure(self, limits: HttpLimits) -> None:
         """Bound what begins from now on by *limits*, but for the number of threads.
 
-        Idle connections are dropped: each was made with the time-outs of its day.
+        Connections made with another time-out are not used again.
         """
         more = limits.connections - self.limits.connections
         self.limits = limits
@@ -192,7 +192,8 @@ class HttpClient:
 
     def release(self, connection: Connection, *, reusable: bool) -> None:
         """Give back what `exchange` or `take_now` took; a reply does it."""
-        if reusable and not self._closed:
+        current = connection.stall_timeout_s == self.limits.stall_timeout_s
+        if reusable and current and not self._closed:
             connection.idle_since = trio.current_time()
             self._idle.setdefault(connection.address, []).append(connection)
         else:

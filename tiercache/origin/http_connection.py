@@ -16,10 +16,12 @@ from typing import NamedTuple, NoReturn, TypeVar
 
 import trio
 
+from tiercache.errors import OriginUnavailableError
 from tiercache.origin.http_errors import (
     ConnectError,
     ConnectionLostError,
     NameResolutionError,
+    StalledError,
     TlsError,
 )
 from tiercache.origin.http_threads import ReceiveThreads
@@ -49,8 +51,8 @@ class Connection:
         self._socket = sock
         # The kernel's own time-out: Python's would cost a poll() and a turn of the GIL per receive.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _timeval(stall_timeout_s))
-        self._stall_timeout_s = stall_timeout_s
-        self._cut = ""  # why
+        self.stall_timeout_s = stall_timeout_s
+        self._cut: Exception | None = None
 
     async def send(self, data: bytes) -> None:
         """Send a whole request."""
@@ -116,12 +118,13 @@ class Connection:
     def run_blocking(self, steps: Steps[T]) -> T:
         """Drive *steps* in the calling thread."""
         try:
-            self._socket.setblocking(True)
+            # Where the kernel's time-out is over OpenSSL asks again, so it is told of Python's.
+            self._socket.settimeout(self.stall_timeout_s if self.address.tls else None)
             want = next(steps)
             while True:
                 count = self._receive_blocking(want)
-                if self._cut:
-                    raise ConnectionLostError(self._cut)
+                if self._cut is not None:
+                    raise self._cut
                 self.received += count
                 want = steps.send(count)
         except StopIteration as stop:
@@ -134,7 +137,7 @@ class Connection:
     def _receive_blocking(self, into: memoryview) -> int:
         try:
             return self._socket.recv_into(into)
-        except (BlockingIOError, ssl.SSLWantReadError):
+        except (BlockingIOError, TimeoutError):
             self._raise_stalled()
         except OSError as error:
             raise ConnectionLostError(f"receiving failed: {error}") from error
@@ -154,17 +157,17 @@ class Connection:
                 return count
 
     async def _wait(self, ready: Callable[[socket.socket], Awaitable[None]]) -> None:
-        with trio.move_on_after(self._stall_timeout_s) as scope:
+        with trio.move_on_after(self.stall_timeout_s) as scope:
             await ready(self._socket)
         if scope.cancelled_caught:
             self._raise_stalled()
 
     def _raise_stalled(self) -> NoReturn:
-        raise ConnectionLostError(f"nothing moved for {self._stall_timeout_s:g} s")
+        raise StalledError(f"nothing moved for {self.stall_timeout_s:g} s")
 
-    def cut_off(self, reason: str = "the transfer was cancelled") -> None:
-        """End `run_blocking` in its thread at once, with an error that gives the *reason*."""
-        self._cut = reason
+    def cut_off(self, error: OriginUnavailableError | None = None) -> None:
+        """End `run_blocking` in its thread at once, which then raises *error*."""
+        self._cut = error or ConnectionLostError("the transfer was cancelled")
         with contextlib.suppress(OSError):
             # Not SSLSocket.shutdown: that drops the TLS layer under the receiving thread, which
             # would then take ciphertext for data.
@@ -176,7 +179,7 @@ class Connection:
         try:
             self._socket.recv_into(bytearray(1))
         except (BlockingIOError, ssl.SSLWantReadError):
-            return not self._cut
+            return self._cut is None
         except OSError:
             return False
         return False

@@ -22,7 +22,11 @@ class TlsError(ConnectError):
 
 
 class ConnectionLostError(OriginUnavailableError):
-    """The connection ended or stalled before the reply did."""
+    """The connection ended before the reply did."""
+
+
+class StalledError(OriginUnavailableError):
+    """The reply did not come, or not go on, in time."""
 
 
 class AskAgainError(OriginUnavailableError):

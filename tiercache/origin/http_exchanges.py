@@ -17,7 +17,7 @@ import trio
 
 from tiercache.errors import TierCacheError
 from tiercache.origin.http_connection import Connection
-from tiercache.origin.http_errors import ConnectionLostError, SlowReplyError
+from tiercache.origin.http_errors import ConnectionLostError, SlowReplyError, StalledError
 from tiercache.origin.http_threads import ReceiveThreads
 from tiercache.origin.http_wire import Steps
 from tiercache.origin.protocol import Ended, Patience
@@ -78,14 +78,17 @@ class Exchanges:
         """
         if self._epoll.closed or not connection.send_now(request):
             return False
+        fd = connection.fileno()
+        try:
+            self._epoll.register(fd, select.EPOLLIN)
+        except OSError:
+            return False
         now = trio.current_time()
         want = _NOTHING if bulky else next(steps)
         exchange = _Exchange(
             connection, steps, ended, patience, now, now + self.deadline_s, bulky, want
         )
-        fd = connection.fileno()
         self._running[fd] = exchange
-        self._epoll.register(fd, select.EPOLLIN)
         self._look_at(self._ends_at(exchange))
         self._some.set()
         return True
@@ -173,10 +176,10 @@ class Exchanges:
             if ends_at > now:
                 self._look_at(ends_at)
             elif now >= exchange.over_at:
-                self._end(exchange, ConnectionLostError(_LATE))
+                self._end(exchange, StalledError(_LATE))
             elif exchange.patience is None:
                 stalled = f"nothing moved for {self.stall_timeout_s:g} s"
-                self._end(exchange, ConnectionLostError(stalled))
+                self._end(exchange, StalledError(stalled))
             elif exchange.patience.give_up():
                 self._end(exchange, SlowReplyError("no answer in the usual time"))
             else:
@@ -186,7 +189,7 @@ class Exchanges:
             if exchange.over_at > now:
                 self._look_at(exchange.over_at)
             else:
-                exchange.connection.cut_off(_LATE)
+                exchange.connection.cut_off(StalledError(_LATE))
 
     def _ends_at(self, exchange: _Exchange) -> float:
         patience = exchange.patience

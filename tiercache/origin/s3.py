@@ -171,10 +171,11 @@ class S3Origin:
 
         def steps() -> Steps[None]:
             nonlocal reusable
-            answer = yield from receive_range(connection.wire, etag, start, into, progress)
-            if isinstance(answer, Refusal):
-                raise AskAgainError("refused") if can_be_put_right(answer) else error_of(answer)
-            reusable = answer
+            refusal, reusable = yield from receive_range(
+                connection.wire, etag, start, into, progress
+            )
+            if refusal is not None:
+                raise AskAgainError("refused") if can_be_put_right(refusal) else error_of(refusal)
 
         def over(error: TierCacheError | None) -> None:
             self._client.release(connection, reusable=reusable)

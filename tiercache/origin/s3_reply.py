@@ -23,6 +23,7 @@ from tiercache.errors import (
     TierCacheError,
 )
 from tiercache.origin.http_wire import (
+    Body,
     Head,
     Steps,
     Wire,
@@ -103,20 +104,29 @@ def plan_body(head: Head, etag: str, start: int, size: int) -> BodyPlan:
 
 def receive_range(
     wire: Wire, etag: str, start: int, into: memoryview, progress: Progress | None = None
-) -> Steps[bool | Refusal]:
-    """Take a whole reply to the GET of a range; whether the connection can carry another request.
+) -> Steps[tuple[Refusal | None, bool]]:
+    """Take a whole reply to the GET of a range: the refusal, and if the connection can go on.
 
     Raises as `plan_body` does.
     """
+    refusal = None
     head = yield from read_head(wire)
     body = body_of(wire, head)
     if head.status not in (200, 206):
-        document = yield from read_all(body, ERROR_MAX)
-        return Refusal(head.status, head.headers, parse_error(document))
-    plan = plan_body(head, etag, start, len(into))
-    yield from skip(body, plan.skip)
-    yield from fill(body, into, progress, exact=plan.exact)
-    return body.ended and wire.empty and head.keep_alive
+        refusal = Refusal(head.status, head.headers, parse_error((yield from read_error(body))))
+    else:
+        plan = plan_body(head, etag, start, len(into))
+        yield from skip(body, plan.skip)
+        yield from fill(body, into, progress, exact=plan.exact)
+    return refusal, body.ended and wire.empty and head.keep_alive
+
+
+def read_error(body: Body) -> Steps[bytes]:
+    """The document of a refusal; empty if it does not come whole, for the status says enough."""
+    try:
+        return (yield from read_all(body, ERROR_MAX))
+    except OriginUnavailableError:
+        return b""
 
 
 def _check_range(text: str, start: int, size: int) -> None:

@@ -43,6 +43,13 @@ class PlanItem(NamedTuple):
     end: int | None = None
 
 
+class Foreseen(NamedTuple):
+    """A read of a range that is in the plan; *moved*: the readers got on by it."""
+
+    until: int  # where the range ends
+    moved: bool
+
+
 class Plan:
     """An ordered list of reads and the place its readers have reached.
 
@@ -152,16 +159,14 @@ class Plan:
         place = self._find(number, self._whole)
         return place is not None and self._reach(place)
 
-    def read(self, path: bytes, start: int, end: int) -> bool | None:
-        """Bytes [start, end) of *path* were read; whether that moved anything.
-
-        None if no entry for a range foresees it.
-        """
+    def read(self, path: bytes, start: int, end: int) -> Foreseen | None:
+        """Bytes [start, end) of *path* were read; None if no entry for a range foresees it."""
         number = self._ids.get(path)
         if number is None:
             return None
-        if self._underway.goes_on(number, start, end):
-            return False
+        begun = self._underway.goes_on(number, start, end)
+        if begun is not None:
+            return Foreseen(begun.end, moved=False) if begun.believed else None
         place = self._find(number, lambda place: self._overlaps(place, start, end))
         if place is None:
             return None
@@ -170,11 +175,12 @@ class Plan:
         if place < self._taken:
             self._brushed.expected()
         elif (known := self._brushed.read(place, nbytes, last - first)) is None:
-            return False
+            return Foreseen(start, moved=False)  # of no reader, so nothing follows
         else:
             nbytes = known
-        self._underway.begin(number, (first, last), nbytes)
-        return self._reach(place) or None
+        believed = self._reach(place)
+        self._underway.begin(number, (first, last), nbytes, believed=believed)
+        return Foreseen(last, moved=True) if believed else None
 
     def began(self, path: bytes) -> bool:
         """*path* was opened by somebody whose reads are not seen; whether that moved anything.

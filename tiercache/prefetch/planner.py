@@ -60,13 +60,18 @@ class Planner:
             if key is not None and self.plan.ended(key):
                 self._on_moved()
 
-    def read(self, obj: Inode, offset: int, size: int) -> bool:
-        """Bytes [offset, offset + size) of *obj* were read; whether that was foreseen."""
-        moved = self.plan.read(obj.key, offset, offset + size)
-        if moved:
+    def read(self, obj: Inode, offset: int, size: int) -> int | None:
+        """Bytes [offset, offset + size) of *obj* were read: where the range of the plan ends.
+
+        None if the plan does not foresee it.
+        """
+        foreseen = self.plan.read(obj.key, offset, offset + size)
+        if foreseen is None:
+            return None
+        if foreseen.moved:
             self._on_moved()
             self._foresight.moved(obj.ino)
-        return moved is not None
+        return min(foreseen.until, obj.size)
 
     def _on_moved(self) -> None:
         self._moved.set()

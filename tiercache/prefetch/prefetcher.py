@@ -76,16 +76,16 @@ class Prefetcher:
 
     def read(self, obj: Inode, offset: int, size: int) -> None:
         """Bytes [offset, offset + size) of *obj*, which is not all on local disk, are read."""
-        foreseen = self.planner is not None and self.planner.read(obj, offset, size)
+        until = None if self.planner is None else self.planner.read(obj, offset, size)
         if self.background is not None and self.background.enabled:
             self.background.used(obj, nbytes=size)
-        if foreseen:
-            return  # what comes next is known, and no guess is to get ahead of it
-        if not offset:
+        if not offset and until is None:
             tail = tail_of(obj, self._tail)
             if tail is not None:
                 self._fetcher.prefetch(obj, *tail, Reason.TAIL)
-        wanted = self.streams.observe(obj.ino, offset, size, obj.size, self._now())
+        # Behind what a plan foresees comes what it says, and no guess is to get ahead of that.
+        end = obj.size if until is None else until
+        wanted = self.streams.observe(obj.ino, offset, size, end, self._now())
         if wanted is not None:
             start, end, part = wanted
             self._fetcher.prefetch(obj, start, end, Reason.READAHEAD, part)

@@ -121,8 +121,8 @@ class Streams:
             for stream in file.streams:
                 stream.window = max(config.window_min, min(stream.window, config.window_max))
 
-    def observe(self, ino: int, offset: int, size: int, file_size: int, now: float) -> Ahead | None:
-        """Note a read at *now* (seconds); returns what to prefetch, if anything.
+    def observe(self, ino: int, offset: int, size: int, limit: int, now: float) -> Ahead | None:
+        """Note a read at *now* (seconds); returns what to prefetch before *limit*, if anything.
 
         The range lies behind the read, starts where the last one ended and has whole parts, so
         that a reader that advances by kilobytes does not cause requests of kilobytes.
@@ -141,11 +141,11 @@ class Streams:
             stream.asked = position
         # A few large reads prove little by their size, unless they begin at the beginning.
         proof = file.proof if not offset else max(file.proof, min(4 * size, _PROOF_LARGE))
-        if stream.run < proof or stream.asked >= file_size:
+        if stream.run < proof or stream.asked >= limit:
             return None
         if now >= stream.renew_at:
             self._renew(stream, now)
-        return self._extend(file, stream, file_size)
+        return self._extend(file, stream, limit)
 
     def forget(self, ino: int) -> None:
         """Drop what is known of a file."""
@@ -200,13 +200,13 @@ class Streams:
 
     # -- the window ------------------------------------------------------------------------------
 
-    def _extend(self, file: _File, stream: Stream, file_size: int) -> Ahead | None:
+    def _extend(self, file: _File, stream: Stream, limit: int) -> Ahead | None:
         # Less than a block each means none: the kernel's own readahead must do.
         window = min(stream.window, self._config.budget // len(self._active))
         part = min(self._part, max(window // SPREAD, _PART_MIN))
         step = min(part, max(window // 2, BLOCK_SIZE))
-        target = min(stream.position + window, file_size)
-        if target < file_size:
+        target = min(stream.position + window, limit)
+        if target < limit:
             target -= target % step
         if target <= stream.asked or window < BLOCK_SIZE:
             return None

@@ -23,35 +23,38 @@ _BRUSHED_MAX = 32
 
 
 @dataclass(slots=True)
-class _Range:
+class Range:
+    """Bytes [start, end) of a file, *left* of them unread; *believed*: its reader is the plan's."""
+
     number: int
     start: int
     end: int
     left: int
+    believed: bool
 
 
 class Underway:
-    """Ranges [start, end) of files, by number; who was begun first is forgotten first."""
+    """Ranges of files, by number; who was begun first is forgotten first."""
 
     def __init__(self) -> None:
-        self._ranges: list[_Range] = []
+        self._ranges: list[Range] = []
 
-    def begin(self, number: int, span: tuple[int, int], nbytes: int) -> None:
+    def begin(self, number: int, span: tuple[int, int], nbytes: int, *, believed: bool) -> None:
         """*nbytes* of the range *span* were read, more may follow."""
         start, end = span
         if nbytes < end - start:
-            self._ranges.append(_Range(number, start, end, end - start - nbytes))
+            self._ranges.append(Range(number, start, end, end - start - nbytes, believed))
             del self._ranges[:-_MAX]
 
-    def goes_on(self, number: int, start: int, end: int) -> bool:
-        """Whether bytes [start, end) belong to a range that was begun and is not over."""
+    def goes_on(self, number: int, start: int, end: int) -> Range | None:
+        """The range that bytes [start, end) belong to, if one was begun and is not over."""
         for found in self._ranges:
             if found.number == number and found.start < end and start < found.end:
                 found.left -= min(end, found.end) - max(start, found.start)
                 if found.left <= 0:
                     self._ranges.remove(found)
-                return True
-        return False
+                return found
+        return None
 
 
 class Brushed:

@@ -15,8 +15,8 @@ from tiercache.types import BLOCK_SIZE, MIB
 
 _HUGE = 2 * MIB
 
-#: Has the allocator give back what it holds free. glibc's only; others do it by themselves.
-_trim_heap = getattr(ctypes.CDLL(None), "malloc_trim", lambda _keep: 0)
+#: glibc's only; other allocators do it by themselves.
+_malloc_trim = getattr(ctypes.CDLL(None), "malloc_trim", lambda _keep: 0)
 
 
 def rounded(nbytes: int) -> int:
@@ -59,7 +59,11 @@ class BufferPool:
         """Give all free memory back to the system."""
         self._free.clear()
         self._kept = 0
-        _trim_heap(0)
+
+
+def trim_heap() -> None:
+    """Have the allocator give back what it holds free; on any thread, as it takes its time."""
+    _malloc_trim(0)
 
 
 def _map(size: int) -> mmap.mmap:

@@ -54,6 +54,7 @@ class Fetch:
         "_token",
         "_wake_at",
         "_written",
+        "awaiting",
         "buffer",
         "end",
         "error",
@@ -65,6 +66,7 @@ class Fetch:
         "readers",
         "reason",
         "reservation",
+        "shared",
         "size",
         "start",
         "ticket",
@@ -85,6 +87,8 @@ class Fetch:
         self.writes_inline = False
         self.filled = 0
         self.readers = 0
+        self.awaiting = 0  # who waits for it to land
+        self.shared = False  # others rely on it too, for another reason
         self.over = False
         self.error: TierCacheError | None = None
         self._changed = trio.Event()
@@ -137,9 +141,12 @@ class Fetch:
 
     async def landed(self) -> None:
         """Until its bytes are in a tier or surely not; for one that is on its way."""
-        if self._landed is None:
-            self._landed = trio.Event()
-        await self._landed.wait()
+        self._landed = self._landed or trio.Event()
+        self.awaiting += 1
+        try:
+            await self._landed.wait()
+        finally:
+            self.awaiting -= 1
 
     @property
     def wanted(self) -> bool:

@@ -126,7 +126,9 @@ class Fetcher:
         """
         step = self._part if part is None else min(self._part, part // BLOCK_SIZE)
         started = 0
-        for first, stop in self._absent(obj, offset // BLOCK_SIZE, -(-end // BLOCK_SIZE)):
+        begin, limit = offset // BLOCK_SIZE, -(-end // BLOCK_SIZE)
+        self._share(obj, begin, limit, reason)
+        for first, stop in self._absent(obj, begin, limit):
             started += stop - first
             while first < stop:
                 cut = min(stop, (first // step + 1) * step)
@@ -141,6 +143,7 @@ class Fetcher:
         not; raises what the origin raised, BypassedError when no tier takes it. Cancelled, it takes
         back what is still queued.
         """
+        self._share(obj, first, end, reason)
         for start, stop in self._absent(obj, first, end):
             self._start(obj, start, stop, Priority.BACKGROUND, reason, self._part)
         try:
@@ -153,12 +156,18 @@ class Fetcher:
             self.abandon(reason, obj.ino, first * BLOCK_SIZE, end * BLOCK_SIZE)
             raise
 
+    def _share(self, obj: Inode, first: int, end: int, reason: Reason) -> None:
+        """Blocks [first, end) are wanted for *reason* too: what brings them is not abandoned."""
+        for fetch in self._flights.of(obj.ino, first, end):
+            fetch.shared |= fetch.reason is not reason
+
     def abandon(self, reason: Reason, ino: int, offset: int, end: int) -> None:
-        """Take back what *reason* queued of bytes [offset, end) and nobody waits for."""
+        """Take back what *reason* alone queued of bytes [offset, end) and nobody waits for."""
         first, stop = -(-offset // BLOCK_SIZE), -(-end // BLOCK_SIZE)
         for fetch in list(self._flights.of(ino, first, stop)):
-            queued = fetch.reason is reason and not fetch.ticket.granted and not fetch.wanted
-            if queued and first <= fetch.first and fetch.end <= stop:
+            relied_on = fetch.ticket.granted or fetch.wanted or fetch.awaiting or fetch.shared
+            own = fetch.reason is reason and first <= fetch.first and fetch.end <= stop
+            if own and not relied_on:
                 self.admission.withdraw(fetch.ticket)
                 self._flights.remove(fetch)
                 self.abandoned_bytes += fetch.size
@@ -221,6 +230,7 @@ class Fetcher:
         if (
             before is not None
             and before.ticket.priority == priority
+            and before.reason is reason
             and not before.ticket.granted
             and end - before.first <= part
         ):

@@ -14,7 +14,7 @@ import trio
 
 from tiercache.tier.store import TierStore
 from tiercache.transfer.admission import Admission
-from tiercache.transfer.buffers import BufferPool
+from tiercache.transfer.buffers import BufferPool, trim_heap
 from tiercache.transfer.fetch import Fetch, Reason
 from tiercache.transfer.flights import Flights
 
@@ -67,6 +67,7 @@ class Landing:
                 self._used = trio.Event()
                 await trio.sleep(IDLE_S)
             self.release_idle()
+            await trio.to_thread.run_sync(trim_heap)
 
     def begin(self, fetch: Fetch) -> None:
         """Give *fetch*, which was admitted, memory and a place in a tier."""
@@ -123,7 +124,7 @@ class Landing:
                 self.admission.memory_used -= fetch.ticket.memory
 
     def release_idle(self) -> None:
-        """Give all memory back to the system that nobody looks at."""
+        """Let go of all memory that nobody looks at."""
         self.reclaim(self.admission.memory_used)
         self._pool.trim()
 
