@@ -10,13 +10,15 @@ import trio
 from tiercache.errors import NotDirectoryError, TierCacheError
 from tiercache.prefetch.foresight import Foresight
 from tiercache.prefetch.plan import Plan
-from tiercache.prefetch.streams import SPREAD
 from tiercache.tier.store import TierStore
 from tiercache.transfer.fetch import Reason
 from tiercache.transfer.fetcher import Fetcher
 from tiercache.types import BLOCK_SIZE, Inode
 
 log = logging.getLogger(__name__)
+
+#: Requests of one size, before the size follows what they are ahead.
+_STEP = 8
 
 
 class Paths(Protocol):
@@ -110,10 +112,12 @@ class Planner:
             return
         ahead = self.plan.ahead_bytes
         self.plan.charge(place, end - start)
-        # What is needed soonest is spread over the most connections.
+        # All requests share the link, so one that is due after *ahead* bytes gets an equal part of
+        # them at most, half of it for the time until it begins.
+        share = 2 * self._fetcher.concurrency
         while start < end:
-            part = max(BLOCK_SIZE, ahead // SPREAD)
-            cut = min(start + SPREAD * part, end)
+            part = max(BLOCK_SIZE, ahead // share)
+            cut = min(start + _STEP * part, end)
             self._fetcher.prefetch(obj, start, cut, Reason.PLAN, part)
             ahead += cut - start
             start = cut

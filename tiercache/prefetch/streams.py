@@ -51,7 +51,7 @@ IDLE_S = 5.0
 _RENEW_S = 1.0
 
 #: One connection brings no more than a store lets it: large windows are spread over so many.
-SPREAD = 8
+_SPREAD = 8
 
 #: Requests of this size cost little beside their bytes; a smaller window has fewer of them.
 _PART_MIN = 8 * MIB
@@ -203,7 +203,7 @@ class Streams:
     def _extend(self, file: _File, stream: Stream, limit: int) -> Ahead | None:
         # Less than a block each means none: the kernel's own readahead must do.
         window = min(stream.window, self._config.budget // len(self._active))
-        part = min(self._part, max(window // SPREAD, _PART_MIN))
+        part = min(self._part, max(window // _SPREAD, _PART_MIN))
         step = min(part, max(window // 2, BLOCK_SIZE))
         target = min(stream.position + window, limit)
         if target < limit:
