@@ -335,12 +335,15 @@ async def test_what_a_plan_needs_soonest_is_spread_over_many_requests(trees):
     trees.origin.put_pattern(b"shard", 200 * MIB)
     gate = slow(trees).hold("get_range")
     async with trees.open() as tree, planned(tree, [PlanItem(b"shard")], window=200 * MIB):
+        share = 2 * tree.stack.fetcher.concurrency
         await gate.arrived(12)
         gate.release()
         await settle()
-    sizes = [size for _, size in sorted((c.start, c.size) for c in gets(trees))]
-    assert sizes[:8] == [MIB] * 8 and max(sizes) == 16 * MIB
-    assert sum(sizes) == 200 * MIB
+    asked = sorted((c.start, c.size) for c in gets(trees))
+    assert [size for _, size in asked[:share]] == [MIB] * share
+    assert all(size <= max(MIB, start // share) for start, size in asked)
+    assert max(size for _, size in asked) == 2 * MIB
+    assert sum(size for _, size in asked) == 200 * MIB
 
 
 async def test_what_a_plan_foresees_is_no_stream(trees):
