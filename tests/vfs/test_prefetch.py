@@ -332,18 +332,18 @@ async def test_plans_of_ranges_move_with_the_reads(trees):
 
 
 async def test_what_a_plan_needs_soonest_is_spread_over_many_requests(trees):
-    trees.origin.put_pattern(b"shard", 200 * MIB)
+    trees.origin.put_pattern(b"shard", 250 * MIB)
     gate = slow(trees).hold("get_range")
-    async with trees.open() as tree, planned(tree, [PlanItem(b"shard")], window=200 * MIB):
+    async with trees.open() as tree, planned(tree, [PlanItem(b"shard")], window=250 * MIB):
         share = 2 * tree.stack.fetcher.concurrency
         await gate.arrived(12)
         gate.release()
         await settle()
     asked = sorted((c.start, c.size) for c in gets(trees))
-    assert [size for _, size in asked[:share]] == [MIB] * share
-    assert all(size <= max(MIB, start // share) for start, size in asked)
-    assert max(size for _, size in asked) == 2 * MIB
-    assert sum(size for _, size in asked) == 200 * MIB
+    assert [size for _, size in asked[:share]] == [2 * MIB] * share
+    assert all(size <= max(2 * MIB, start // share) for start, size in asked)
+    assert max(size for _, size in asked) == 3 * MIB
+    assert sum(size for _, size in asked) == 250 * MIB
 
 
 async def test_what_a_plan_foresees_is_no_stream(trees):

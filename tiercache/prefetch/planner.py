@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 #: Requests of one size, before the size follows what they are ahead.
 _STEP = 8
 
+#: Smaller requests cost stores much that keep objects in chunks of several MiB.
+_PART_MIN = 2 * BLOCK_SIZE
+
 
 class Paths(Protocol):
     """Finds files by path."""
@@ -116,7 +119,7 @@ class Planner:
         # them at most, half of it for the time until it begins.
         share = 2 * self._fetcher.concurrency
         while start < end:
-            part = max(BLOCK_SIZE, ahead // share)
+            part = max(_PART_MIN, ahead // share)
             cut = min(start + _STEP * part, end)
             self._fetcher.prefetch(obj, start, cut, Reason.PLAN, part)
             ahead += cut - start
