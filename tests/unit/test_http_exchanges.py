@@ -14,6 +14,7 @@ from tiercache.errors import (
     ObjectNotFoundError,
     OriginReplyError,
     OriginThrottledError,
+    OriginUnavailableError,
 )
 from tiercache.origin.http_connection import Address, Connection
 from tiercache.origin.http_errors import (
@@ -242,6 +243,34 @@ async def test_cancellation_ends_all_and_nobody_writes_afterwards(bulky):
         ended += get.errors
         get.close()
     assert [type(error) for error in ended] == [ConnectionLostError] * 4
+
+
+async def test_a_bug_in_a_thread_ends_the_exchange_and_then_all():
+    exchanges = made()
+    gets = [Get(exchanges, bulky=True), Get(exchanges)]
+    gets[0].told = None  # progress fails
+
+    async def run():
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(exchanges.run)
+            with contextlib.suppress(trio.BrokenResourceError):
+                await gets[0].reply(HEAD + BODY)
+            await trio.sleep_forever()
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await run()
+    assert caught.group_contains(AttributeError)
+    assert [len(get.errors) for get in gets] == [1, 1]
+    for get in gets:
+        assert isinstance(get.errors[0], OriginUnavailableError)
+        get.close()
+
+
+async def test_a_connection_is_not_left_blocking_by_a_refusal(begin):
+    get = begin()
+    await get.reply(NOT_FOUND)
+    assert type(await get.error) is ObjectNotFoundError
+    assert get.connection.is_quiet  # would wait for the next reply
 
 
 async def test_bulky_ones_are_received_in_so_many_threads_the_others_beside_them(

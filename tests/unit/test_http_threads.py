@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
 import trio
 import trio.testing
 
+from tiercache.errors import OriginUnavailableError
 from tiercache.origin.http_threads import ReceiveThreads
 
 
@@ -75,6 +77,38 @@ async def test_a_task_gets_the_result_or_the_error():
     failing.gate.set()
     with pytest.raises(OSError, match="broken"):
         await threads.run(failing, lambda: None)
+
+
+@pytest.fixture
+def no_thread(monkeypatch):
+    """The starts of threads, by number, that fail."""
+    real, failing, started = trio.lowlevel.start_thread_soon, set(), itertools.count(1)
+
+    def start(work, deliver, name=None):
+        if next(started) in failing:
+            raise RuntimeError("can't start new thread")
+        real(work, deliver, name)
+
+    monkeypatch.setattr(trio.lowlevel, "start_thread_soon", start)
+    return failing
+
+
+@pytest.mark.parametrize("number", [1, 2])
+async def test_a_thread_that_cannot_be_had_is_an_error_and_no_lost_place(no_thread, number):
+    no_thread.add(number)
+    threads, results = ReceiveThreads(1), []
+    with trio.fail_after(10):
+        async with trio.open_nursery() as nursery:
+
+            async def one():
+                try:
+                    results.append(await threads.run(lambda: 7, lambda: None))
+                except OriginUnavailableError as error:
+                    results.append(str(error))
+
+            for _ in range(4):
+                nursery.start_soon(one)
+    assert sorted(map(str, results)) == ["7", "7", "7", "cannot receive: can't start new thread"]
 
 
 async def test_a_cancelled_task_ends_its_work_or_takes_it_back():

@@ -165,6 +165,14 @@ async def test_a_fill_that_ends_takes_back_its_own_and_a_warming_beside_it_goes_
         assert w.store.warming.asked == [(0, 4, True)]
 
 
+async def test_who_asks_late_whether_it_has_landed_is_told():
+    async with world() as w:
+        fetch = Fetch(w.file(b"a", MIB), 0, 1, Reason.WARM)
+        fetch.land()
+        with trio.fail_after(5):
+            await fetch.landed()
+
+
 async def test_only_what_queues_unwanted_is_abandoned():
     async with world(**ONE) as w:
         gate = w.slow.hold("get_range")

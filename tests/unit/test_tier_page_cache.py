@@ -7,6 +7,7 @@ import pytest
 
 from tiercache.testing.tiers import Cache, FaultySystem, body, check, file
 from tiercache.tier import syscalls
+from tiercache.tier.store import Limits
 from tiercache.types import BLOCK_SIZE, KIB, MIB
 
 SIZE = 3 * MIB + 12345
@@ -102,13 +103,40 @@ def test_a_file_system_that_cannot_allocate_is_asked_once(caches, error):
     assert cache.get_now(obj, 0, BLOCK_SIZE)
 
 
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EDQUOT])
+def test_no_space_ahead_is_no_failed_write(caches, error):
+    system = FaultySystem(error=error)
+    system.broken.add("allocate")
+    cache, obj = caches(system=system), file(1, SIZE)
+    assert cache.put(obj)
+    assert (system.made["allocate"], system.made["deallocate"]) == (1, 1), "what it got goes back"
+    assert cache.get_now(obj)
+
+
 @pytest.mark.allow_warnings
-def test_no_space_to_allocate_is_a_failed_write(caches):
-    system = FaultySystem(error=errno.ENOSPC)
+def test_a_disk_that_fails_to_allocate_is_a_failed_write(caches):
+    system = FaultySystem(error=errno.EIO)
     system.broken.add("allocate")
     cache, obj = caches(system=system), file(1, SIZE)
     assert not cache.put(obj)
     assert cache.store.missing(obj, 0, obj.blocks) == [(0, obj.blocks)]
+
+
+def test_blocks_that_could_not_be_opened_for_a_moment_are_not_punched(caches):
+    system = FaultySystem(error=errno.EMFILE)
+    cache = caches(system=system, limits=Limits(fds=1))
+    obj, other = file(1, 16 * MIB), file(2, MIB)
+    assert cache.put(obj, 0, 8)
+    assert cache.put(other)
+    assert cache.get_now(other)  # the only descriptor goes to it
+    system.broken.add("open")
+    assert not cache.get_now(obj, 2 * MIB, MIB)
+    system.broken.clear()
+    assert cache.store.missing(obj, 0, 16) == [(0, 16)]
+    reservation = cache.store.reserve(obj, 0, 8)
+    assert reservation.write(0, body(obj, 0))
+    reservation.close()  # nothing of the rest came
+    assert cache.get_now(obj, 0, 8 * MIB)
 
 
 def test_space_is_allocated_for_some_blocks_at_a_time(caches):

@@ -128,11 +128,11 @@ class Connection:
                 self.received += count
                 want = steps.send(count)
         except StopIteration as stop:
-            self._socket.setblocking(False)
             result: T = stop.value
             return result
         finally:
             steps.close()
+            self._socket.setblocking(False)
 
     def _receive_blocking(self, into: memoryview) -> int:
         try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import outcome
 import trio
 
-from tiercache.errors import TierCacheError
+from tiercache.errors import OriginUnavailableError, TierCacheError
 from tiercache.origin.http_connection import Connection
 from tiercache.origin.http_errors import ConnectionLostError, SlowReplyError, StalledError
 from tiercache.origin.http_threads import ReceiveThreads
@@ -54,6 +54,7 @@ class Exchanges:
         self._threads = threads
         self._running: dict[int, _Exchange] = {}
         self._in_threads: dict[_Exchange, None] = {}
+        self._bug: BaseException | None = None  # what no reply should cause, for `run` to raise
         self._left_thread = trio.lowlevel.ParkingLot()
         self._epoll = select.epoll()
         self._some = trio.Event()
@@ -123,6 +124,8 @@ class Exchanges:
             await trio.lowlevel.wait_readable(self._epoll.fileno())
         for fd, _ in self._epoll.poll(0):
             self._drive(self._running[fd])
+        if self._bug is not None:
+            raise self._bug
         now = trio.current_time()
         if now >= self._check_at:
             self._end_stalled(now)
@@ -148,12 +151,11 @@ class Exchanges:
         def left(result: outcome.Outcome[None]) -> None:
             del self._in_threads[exchange]
             self._left_thread.unpark_all()
-            try:
-                result.unwrap()
-            except TierCacheError as error:
-                exchange.ended(error)
-            else:
-                exchange.ended(None)
+            error = result.error if isinstance(result, outcome.Error) else None
+            if error is not None and not isinstance(error, TierCacheError):
+                self._bug, error = error, OriginUnavailableError("receiving failed")
+                self._wait.cancel()
+            exchange.ended(error)
 
         self._in_threads[exchange] = None
         connection, steps = exchange.connection, exchange.steps

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 import outcome
 import trio
 
+from tiercache.errors import OriginUnavailableError
+
 T = TypeVar("T")
 
 
@@ -72,10 +74,13 @@ class ReceiveThreads:
 
         def over(result: outcome.Outcome[Any]) -> None:
             self._free += 1
-            self._start_next()
             job.done(result)
+            self._start_next()
 
         def deliver(result: outcome.Outcome[Any]) -> None:
             token.run_sync_soon(over, result)
 
-        trio.lowlevel.start_thread_soon(job.work, deliver, "tiercache-receive")
+        try:
+            trio.lowlevel.start_thread_soon(job.work, deliver, "tiercache-receive")
+        except RuntimeError as error:  # the system has none left
+            deliver(outcome.Error(OriginUnavailableError(f"cannot receive: {error}")))

@@ -31,6 +31,7 @@ _ALLOCATE_MIN = 512 * KIB
 
 #: Most bytes allocated by one call, ahead of the blocks that are written into them.
 _ALLOCATE_MAX = 4 * MIB
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _CANNOT_ALLOCATE = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM)
 
 #: Makes written blocks resident: (reservation, [(block, checksum), ...]).
@@ -87,9 +88,10 @@ class Reservation:
         self._close = close
         item.opening = self._opening = item.opening or threading.Lock()
         self._done: deque[tuple[int, int]] = deque()
-        # Blocks that were here before have their place already, and their file may be one that the
-        # kernel reads by itself, which is never punched.
-        self._allocates = not item.spare and self._place.allocates
+        # Blocks that are or were here have their place already. They are not punched either: others
+        # may read them, the kernel by itself among them, though this one could not just now.
+        fresh = not item.spare and item.present.find(1, *blocks) < 0
+        self._allocates = fresh and self._place.allocates
         self._allocated = self._written = 0  # up to these offsets of the file
 
     def write(self, block: int, data: memoryview) -> bool:
@@ -133,10 +135,13 @@ class Reservation:
 
     def deallocate(self) -> None:
         """Give back the space of blocks that did not come. On the loop, when no more will."""
-        start = max(self._written, self.first * BLOCK_SIZE)
-        if start < self._allocated:
+        self._deallocate(self.fd, max(self._written, self.first * BLOCK_SIZE))
+
+    def _deallocate(self, fd: int, start: int) -> None:
+        size, self._allocated = self._allocated - start, start
+        if size > 0:
             try:
-                self._system.deallocate(self.fd, start, self._allocated - start)
+                self._system.deallocate(fd, start, size)
             except OSError:
                 self.failed = True
 
@@ -152,14 +157,16 @@ class Reservation:
         end = min(self.end * BLOCK_SIZE, self.item.size, start + _ALLOCATE_MAX)
         if end - start < _ALLOCATE_MIN:
             return
+        self._allocated = end
         try:
             self._system.allocate(fd, start, end - start)
         except OSError as error:
-            if error.errno not in _CANNOT_ALLOCATE:
+            self._allocates = False
+            if error.errno in _CANNOT_ALLOCATE:
+                self._place.allocates = False
+            elif error.errno not in _FULL:
                 raise
-            self._allocates = self._place.allocates = False
-        else:
-            self._allocated = end
+            self._deallocate(fd, start)  # this block alone may fit
 
     def _open(self) -> int:
         with self._opening:

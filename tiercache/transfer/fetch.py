@@ -87,12 +87,12 @@ class Fetch:
         self.writes_inline = False
         self.filled = 0
         self.readers = 0
-        self.awaiting = 0  # who waits for it to land
+        self.awaiting = 0  # who is to wait for it to land
         self.shared = False  # others rely on it too, for another reason
         self.over = False
         self.error: TierCacheError | None = None
         self._changed = trio.Event()
-        self._landed: trio.Event | None = None
+        self._landed = trio.Event()
         self._wake_at = _NEVER
         self._written = 0
         self._clock = trio.lowlevel.current_clock()
@@ -136,17 +136,11 @@ class Fetch:
 
     def land(self) -> None:
         """What becomes of its bytes is settled."""
-        if self._landed is not None:
-            self._landed.set()
+        self._landed.set()
 
     async def landed(self) -> None:
-        """Until its bytes are in a tier or surely not; for one that is on its way."""
-        self._landed = self._landed or trio.Event()
-        self.awaiting += 1
-        try:
-            await self._landed.wait()
-        finally:
-            self.awaiting -= 1
+        """Until its bytes are in a tier or surely not."""
+        await self._landed.wait()
 
     @property
     def wanted(self) -> bool:

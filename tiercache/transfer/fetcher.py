@@ -147,11 +147,7 @@ class Fetcher:
         for start, stop in self._absent(obj, first, end):
             self._start(obj, start, stop, Priority.BACKGROUND, reason, self._part)
         try:
-            for fetch in list(self._flights.of(obj.ino, first, end)):
-                if not self._landing.retains(fetch):
-                    await fetch.landed()
-                if fetch.error is not None:
-                    raise fetch.error
+            await _all_landed(list(self._flights.of(obj.ino, first, end)))
         except trio.Cancelled:
             self.abandon(reason, obj.ino, first * BLOCK_SIZE, end * BLOCK_SIZE)
             raise
@@ -277,6 +273,7 @@ class Fetcher:
         """Carry out what was admitted; *failed* is how it went without a task."""
         error: TierCacheError | None = OriginUnavailableError("the transfer was abandoned")
         began = trio.current_time()
+        fetch.first_byte_at = None  # of what begins now
         try:
             await self._transfer(fetch, failed)
             error = None
@@ -322,3 +319,17 @@ class Fetcher:
         full = self.admission.waiting > 0
         self._concurrency.finished(fetch.size, latency_s, now, full=full)
         self.admission.resize(self._concurrency.limit)
+
+
+async def _all_landed(fetches: list[Fetch]) -> None:
+    """Until all of *fetches* have landed; raises what one of them failed with."""
+    for fetch in fetches:
+        fetch.awaiting += 1
+    try:
+        for fetch in fetches:
+            await fetch.landed()
+            if fetch.error is not None:
+                raise fetch.error
+    finally:
+        for fetch in fetches:
+            fetch.awaiting -= 1

@@ -82,10 +82,6 @@ class Landing:
         evicts = fetch.reason is not Reason.FILL
         return self._store.warming.admits(fetch.obj, fetch.first, fetch.end, evicts=evicts)
 
-    def retains(self, fetch: Fetch) -> bool:
-        """Whether *fetch* landed in memory alone."""
-        return fetch in self._retained
-
     def end(self, fetch: Fetch) -> None:
         """Take over *fetch*, which is over, well or not."""
         if fetch.error is None and fetch.reservation is not None and not fetch.writes_inline:
