@@ -14,7 +14,7 @@ from tiercache.errors import ObjectChangedError, OriginThrottledError, OriginUna
 from tiercache.origin.eager import EagerGets
 from tiercache.origin.hedge import HedgingOrigin
 from tiercache.origin.http_errors import AskAgainError, SlowReplyError, StalledError
-from tiercache.origin.protocol import EagerOrigin, Patience, RangedGet
+from tiercache.origin.protocol import EagerOrigin, FirstAttempt, Patience, RangedGet
 from tiercache.origin.retry import RetryingOrigin
 from tiercache.testing.data import check, pattern
 from tiercache.testing.faultproxy import Fault, FaultProxy
@@ -186,7 +186,7 @@ async def test_a_large_one_that_is_cut_off_goes_on_where_it_ended(served, nurser
     done = told[-1]
     assert 0 < done <= MIB + MIB // 2
     check(into[:done], 0, 99)
-    await eager.go_on(error, get, done)
+    await eager.go_on(get, FirstAttempt(trio.current_time(), done, error))
     check(into, 0, 99)
     assert told == sorted(told)
     asked = [r.headers["range"] for r in served.proxy.requests if r.path.endswith("/large")]

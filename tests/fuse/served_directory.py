@@ -117,6 +117,9 @@ class DirectoryTree:
     def locate(self, ino: int, offset: int, size: int) -> None:
         """Nothing is taken from a page cache."""
 
+    def was_read(self, ino: int, offset: int, size: int) -> None:
+        raise AssertionError("nothing was located")
+
     def read(self, ino: int, offset: int, size: int) -> Any:
         if self._named(ino, b"bug"):
             raise ZeroDivisionError("a bug on purpose")

@@ -18,7 +18,7 @@ from tiercache.errors import (
     OriginThrottledError,
     OriginUnavailableError,
 )
-from tiercache.origin.protocol import RangedGet
+from tiercache.origin.protocol import FirstAttempt, RangedGet
 from tiercache.origin.retry import GAIN_MIN, WARN_INTERVAL_S, RetryingOrigin
 from tiercache.origin.s3_reply import Refusal, error_of
 from tiercache.origin.s3_xml import ErrorBody
@@ -300,18 +300,30 @@ async def test_a_first_attempt_made_elsewhere_counts_like_one_made_here(memory, 
     into = memoryview(bytearray(SIZE))
     before = trio.current_time()
     get = RangedGet(b"k", memory.info(b"k").etag, 0, into)
-    await origin.go_on(get, failed=OriginThrottledError("503"))
+    await origin.go_on(get, FirstAttempt(before, 0, OriginThrottledError("503")))
     check(into)
     assert trio.current_time() - before == pytest.approx(1.0)
     assert (origin.requests, origin.retries, origin.failures) == (1, 1, 0)
     assert [type(error) for error in told] == [OriginThrottledError]
 
 
+async def test_a_first_attempt_made_elsewhere_takes_its_part_of_the_deadline(
+    memory, autojump_clock
+):
+    origin = retrying(FaultyOrigin(memory), deadline_s=60.0)
+    await trio.sleep(100)
+    get = RangedGet(b"k", memory.info(b"k").etag, 0, memoryview(bytearray(9)))
+    late = OriginUnavailableError("no answer within the deadline")
+    with pytest.raises(OriginUnavailableError, match="deadline"):
+        await origin.go_on(get, FirstAttempt(trio.current_time() - 60, 0, late))
+    assert not memory.calls
+
+
 async def test_without_attempts_left_the_first_failure_is_the_last(memory):
     origin = retrying(FaultyOrigin(memory), attempts=1)
     get = RangedGet(b"k", memory.info(b"k").etag, 0, memoryview(bytearray(9)))
     with pytest.raises(OriginThrottledError):
-        await origin.go_on(get, failed=OriginThrottledError("x"))
+        await origin.go_on(get, FirstAttempt(trio.current_time(), 0, OriginThrottledError("x")))
     assert not memory.calls
 
 
@@ -319,7 +331,7 @@ async def test_a_first_attempt_made_elsewhere_is_gone_on_from_where_it_ended(mem
     origin, told = retrying(FaultyOrigin(memory)), []
     into = memoryview(bytearray(SIZE))
     get = RangedGet(b"k", memory.info(b"k").etag, 0, into, told.append)
-    await origin.go_on(get, SIZE // 3)
+    await origin.go_on(get, FirstAttempt(trio.current_time(), SIZE // 3, None))
     assert bytes(into[: SIZE // 3]) == bytes(SIZE // 3), "nobody writes what was there"
     whole = memoryview(bytearray(SIZE))
     await origin.get_range(b"k", get.etag, 0, whole)

@@ -92,6 +92,7 @@ class Handlers:
         self._fs_opened = fs.opened
         self._fs_read = fs.read
         self._fs_locate = fs.locate
+        self._fs_was_read = fs.was_read
         self.splicer = Splicer(dev_fd)
         self._fs_release = fs.release
 
@@ -207,7 +208,11 @@ class Handlers:
         local = self._fs_locate(ino, offset, size) if self.splicer.available else None
         if local is None:
             return False
-        return self.splicer.send(OUT_HEADER.pack(_HEADER + local.size, 0, unique), local)
+        if not self.splicer.send(OUT_HEADER.pack(_HEADER + local.size, 0, unique), local):
+            return False
+        # Only now: what is fetched because of it may take the descriptor's file away.
+        self._fs_was_read(ino, offset, local.size)
+        return True
 
     def _send_data(self, unique: int, data: bytes | bytearray | memoryview) -> None:
         try:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import trio
 
-from tiercache.errors import OriginUnavailableError, TierCacheError
+from tiercache.errors import TierCacheError
 from tiercache.origin.hedge import HedgingOrigin
 from tiercache.origin.http_errors import AskAgainError, SlowReplyError
-from tiercache.origin.protocol import EagerOrigin, Ended, RangedGet
+from tiercache.origin.protocol import EagerOrigin, Ended, FirstAttempt, RangedGet
 from tiercache.origin.retry import RetryingOrigin
 from tiercache.types import Progress
 
@@ -33,7 +33,7 @@ class EagerGets:
         With an error only what the GET's progress was told of counts. What may work later goes on
         by `go_on`, any other error is the last word. False: not started.
         """
-        timed = _Timed(get.progress)
+        timed = _Timed(get.progress or _unheard)
 
         def over(error: TierCacheError | None) -> None:
             if error is None:
@@ -41,19 +41,22 @@ class EagerGets:
                 self._hedging.learn(timed.latency_s())
             ended(error)
 
-        if get.progress is not None:
-            get = get._replace(progress=timed.advance)
-        started = self._origin.start_get(get, over, self._hedging.patience(len(get.into)))
+        heard = get if get.progress is None else get._replace(progress=timed.advance)
+        started = self._origin.start_get(heard, over, self._hedging.patience(len(get.into)))
         if started:
             self._hedging.asked()
         return started
 
-    async def go_on(self, error: OriginUnavailableError, get: RangedGet, filled: int) -> None:
-        """Carry *get* on after a first attempt that ended with *error* and *filled* bytes."""
-        failed = None if isinstance(error, AskAgainError) else error
-        await self._retrying.go_on(get, filled, failed)
-        if isinstance(error, SlowReplyError):
+    async def go_on(self, get: RangedGet, first: FirstAttempt) -> None:
+        """Carry *get* on after a *first* attempt that ended with an error."""
+        again = isinstance(first.failed, AskAgainError)
+        await self._retrying.go_on(get, first._replace(failed=None) if again else first)
+        if isinstance(first.failed, SlowReplyError):
             self._hedging.won()
+
+
+def _unheard(_filled: int) -> None:
+    """Nobody wants to know."""
 
 
 class _Timed:
@@ -61,7 +64,7 @@ class _Timed:
 
     __slots__ = ("_began", "_clock", "_first_at", "_progress")
 
-    def __init__(self, progress: Progress | None) -> None:
+    def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._clock = trio.lowlevel.current_clock()
         self._began = self._clock.current_time()
@@ -71,8 +74,7 @@ class _Timed:
         """Pass progress on; on any thread."""
         if self._first_at is None:
             self._first_at = self._clock.current_time()
-        if self._progress is not None:
-            self._progress(filled)
+        self._progress(filled)
 
     def latency_s(self) -> float:
         """How long it took, up to now if nobody was told."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from tiercache.config import TransferConfig
-from tiercache.errors import TierCacheError
+from tiercache.errors import OriginUnavailableError, TierCacheError
 from tiercache.types import ListPage, ObjectInfo, Progress
 
 #: Largest page a listing returns; S3 gives no more.
@@ -89,6 +89,14 @@ class RangedGet(NamedTuple):
     start: int
     into: memoryview
     progress: Progress | None = None
+
+
+class FirstAttempt(NamedTuple):
+    """How far one came elsewhere: begun at *began* on trio's clock, *failed* if that counts."""
+
+    began: float
+    filled: int
+    failed: OriginUnavailableError | None
 
 
 #: Called once, on the loop, with what went wrong, if anything; must not raise.

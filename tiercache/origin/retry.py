@@ -23,7 +23,7 @@ import trio
 
 from tiercache.config import TransferConfig
 from tiercache.errors import OriginUnavailableError
-from tiercache.origin.protocol import LIST_PAGE_MAX, Origin, RangedGet
+from tiercache.origin.protocol import LIST_PAGE_MAX, FirstAttempt, Origin, RangedGet
 from tiercache.origin.wrapper import OriginWrapper
 from tiercache.types import KIB, ListPage, ObjectInfo, Progress
 
@@ -100,21 +100,16 @@ class RetryingOrigin(OriginWrapper):
         """See `Origin.get_range`. *progress* never falls back, whatever is repeated."""
         await self.go_on(RangedGet(key, etag, start, into, progress))
 
-    async def go_on(
-        self, get: RangedGet, filled: int = 0, failed: OriginUnavailableError | None = None
-    ) -> None:
-        """`get_range` after a first attempt that was made elsewhere and brought *filled* bytes.
-
-        *failed* is how it went, if it counts.
-        """
-        so_far = _Filled(get.progress, filled)
+    async def go_on(self, get: RangedGet, first: FirstAttempt | None = None) -> None:
+        """`get_range`, after a *first* attempt perhaps; its time is part of the deadline."""
+        so_far = _Filled(get.progress, first.filled if first else 0)
 
         async def rest() -> None:
             done = so_far.begin()
             key, etag, start, into, _ = get
             await self.inner.get_range(key, etag, start + done, into[done:], so_far.advance)
 
-        await self._retry("get_range", get.key, rest, so_far, failed)
+        await self._retry("get_range", get.key, rest, so_far, first)
 
     def requested(self) -> None:
         """Count a request, made here or elsewhere: it brings its part of a retry."""
@@ -127,11 +122,12 @@ class RetryingOrigin(OriginWrapper):
         key: bytes,
         call: Callable[[], Awaitable[T]],
         filled: _Filled | None = None,
-        failed: OriginUnavailableError | None = None,
+        first: FirstAttempt | None = None,
     ) -> T:
         """The result of *call*, tried until it succeeds or a bound is reached."""
         self.requested()
-        course = _Course(self._config, trio.current_time())
+        course = _Course(self._config, first.began if first else trio.current_time())
+        failed = first.failed if first else None
         while True:
             try:
                 if failed is not None:

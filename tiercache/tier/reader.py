@@ -65,7 +65,6 @@ class Reader:
         if fd < 0 or not self._in_memory(fd, item.place, offset, size):
             return -1
         item.recent = True
-        item.place.tier.hit_bytes += size
         return fd
 
     async def read(self, obj: Inode, offset: int, into: memoryview) -> bool:

@@ -19,7 +19,7 @@ from tiercache.errors import (
     TierCacheError,
 )
 from tiercache.origin.eager import EagerGets
-from tiercache.origin.protocol import Origin, RangedGet
+from tiercache.origin.protocol import FirstAttempt, Origin, RangedGet
 from tiercache.tier.store import TierStore
 from tiercache.transfer.admission import Admission
 from tiercache.transfer.concurrency import Concurrency
@@ -49,7 +49,6 @@ class Fetcher:
     ) -> None:
         self._origin = origin
         self._eager = eager
-        self._inline_body = config.inline_body
         self._store = store
         self._part = config.part // BLOCK_SIZE
         self._nursery = nursery
@@ -238,7 +237,8 @@ class Fetcher:
         self._flights.add(fetch, first, end)
 
         def run() -> None:
-            if not self._start_eagerly(fetch):
+            self._landing.begin(fetch)
+            if self._is_refused(fetch) or not self._start_eagerly(fetch):
                 self._nursery.start_soon(self._run, fetch)
 
         fetch.ticket = self.admission.ticket(priority, fetch.size, run)
@@ -248,34 +248,32 @@ class Fetcher:
         """Begin a GET without a task, if the origin can; only its failure takes one."""
         if self._eager is None:
             return False
-        self._landing.begin(fetch)
-        if fetch.buffer is None or self._is_refused(fetch):
-            return False
+        assert fetch.buffer is not None
         obj, began = fetch.obj, trio.current_time()
 
         def ended(error: TierCacheError | None) -> None:
             if isinstance(error, OriginUnavailableError):
-                self._nursery.start_soon(self._run, fetch, error)
+                self._nursery.start_soon(self._run, fetch, FirstAttempt(began, fetch.filled, error))
                 return
             if error is None and progress is None:
                 fetch.progress(fetch.size)
             self._conclude(fetch, began, error)
 
         # What is small is told of at its end: that saves its reader a turn of the loop.
-        progress = fetch.progress if fetch.size > self._inline_body else None
+        progress = fetch.progress if fetch.writes_inline else None
         get = RangedGet(obj.key, obj.etag, fetch.start, fetch.buffer, progress)
         if not self._eager.start(get, ended):
             return False
         self.gets += 1
         return True
 
-    async def _run(self, fetch: Fetch, failed: OriginUnavailableError | None = None) -> None:
-        """Carry out what was admitted; *failed* is how it went without a task."""
+    async def _run(self, fetch: Fetch, first: FirstAttempt | None = None) -> None:
+        """Carry out what was admitted; *first* is how it went without a task."""
         error: TierCacheError | None = OriginUnavailableError("the transfer was abandoned")
         began = trio.current_time()
         fetch.first_byte_at = None  # of what begins now
         try:
-            await self._transfer(fetch, failed)
+            await self._transfer(fetch, first)
             error = None
         except TierCacheError as failure:
             error = failure
@@ -292,19 +290,17 @@ class Fetcher:
             self._on_changed(fetch.obj, error)
         self._landing.end(fetch)
 
-    async def _transfer(self, fetch: Fetch, failed: OriginUnavailableError | None) -> None:
-        if fetch.buffer is None:
-            self._landing.begin(fetch)
+    async def _transfer(self, fetch: Fetch, first: FirstAttempt | None) -> None:
         if self._is_refused(fetch):
             raise BypassedError("no tier takes it now")
         assert fetch.buffer is not None
-        self.gets += 1
         obj = fetch.obj
         get = RangedGet(obj.key, obj.etag, fetch.start, fetch.buffer, fetch.progress)
-        if failed is None or self._eager is None:
-            await self._origin.get_range(*get)
+        if first is not None and self._eager is not None:
+            await self._eager.go_on(get, first)
         else:
-            await self._eager.go_on(failed, get, fetch.filled)
+            self.gets += 1
+            await self._origin.get_range(*get)
         if fetch.filled != fetch.size:
             raise OriginUnavailableError("the origin's reply ended early")
 

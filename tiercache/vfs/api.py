@@ -114,8 +114,11 @@ class Filesystem(Protocol):
     def locate(self, ino: int, offset: int, size: int) -> LocalRange | None:
         """Where *size* bytes from *offset*, fewer at the end of the file, lie in memory.
 
-        None: `read` them. Counts as a read of them.
+        None: `read` them. Valid until the next call of the tree, and to be told of by `was_read`.
         """
+
+    def was_read(self, ino: int, offset: int, size: int) -> None:
+        """*size* bytes from *offset* were taken from where `locate` said."""
 
     def release(self, ino: int) -> None:
         """One handle of *ino* was closed."""

@@ -171,14 +171,14 @@ class TieredFilesystem:
         size = min(size, obj.size - offset, READ_MAX)
         if size <= 0:
             return b""
-        self._count(size)
         view = self._scratch[:size]
         if not self._store.read_now(obj, offset, view):
+            self._count(size)
             # Before anybody waits: tasks begin in any order, requests arrive in the reader's.
             self._fetcher.demand(obj, offset, size)
             self._prefetcher.read(obj, offset, size)
             return self._fetcher.read(obj, offset, size)
-        self._read_warm(obj, offset, size)
+        self._read_locally(obj, offset, size)
         return view
 
     def locate(self, ino: int, offset: int, size: int) -> LocalRange | None:
@@ -186,17 +186,20 @@ class TieredFilesystem:
         obj = self._file(ino)
         size = min(size, obj.size - offset)
         fd = self._store.locate(obj, offset, size) if size > 0 else -1
-        if fd < 0:
-            return None
-        self._count(size)
-        self._read_warm(obj, offset, size)
-        return LocalRange(fd, offset, size)
+        return LocalRange(fd, offset, size) if fd >= 0 else None
+
+    def was_read(self, ino: int, offset: int, size: int) -> None:
+        """As `Filesystem.was_read`."""
+        obj = self._file(ino)
+        self._store.served(obj, size)
+        self._read_locally(obj, offset, size)
 
     def _count(self, size: int) -> None:
         self.stats.reads += 1
         self.stats.bytes_read += size
 
-    def _read_warm(self, obj: Inode, offset: int, size: int) -> None:
+    def _read_locally(self, obj: Inode, offset: int, size: int) -> None:
+        self._count(size)
         self.stats.reads_warm += 1
         if self._store.complete(obj):
             self._prefetcher.read_local(obj, offset, size)
