@@ -6,7 +6,7 @@ import pytest
 
 from tiercache.config import PrefetchConfig
 from tiercache.prefetch.plan import Plan, PlanItem
-from tiercache.prefetch.planner import Planner
+from tiercache.prefetch.planner import Planner, requests
 from tiercache.prefetch.prefetcher import Prefetcher
 from tiercache.transfer.fetch import Reason
 from tiercache.types import MIB, Inode, Kind
@@ -82,3 +82,17 @@ def test_somebody_far_from_the_plan_is_read_ahead(prefetcher, asked):
 def test_what_the_kernel_reads_behind_a_range_causes_nothing(prefetcher, asked):
     read(prefetcher, 1000, 0, 4 * MIB)
     assert not asked.ahead
+
+
+@pytest.mark.parametrize("concurrency", [8, 32, 64])
+@pytest.mark.parametrize("ahead", [0, 100 * MIB, 3000 * MIB])
+def test_a_request_of_a_plan_has_its_share_of_what_is_ahead_of_it(ahead, concurrency):
+    position, sizes = 7, []
+    for start, stop, part in requests(7, 500 * MIB, ahead, concurrency):
+        assert start == position < stop
+        assert part == max(2 * MIB, (ahead + start - 7) // (2 * concurrency))
+        assert stop - start <= 8 * part
+        position = stop
+        sizes.append(part)
+    assert position == 500 * MIB
+    assert sizes == sorted(sizes)

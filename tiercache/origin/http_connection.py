@@ -12,7 +12,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from struct import Struct
-from typing import NamedTuple, NoReturn, TypeVar
+from typing import NamedTuple, TypeVar
 
 import trio
 
@@ -138,7 +138,7 @@ class Connection:
         try:
             return self._socket.recv_into(into)
         except (BlockingIOError, TimeoutError):
-            self._raise_stalled()
+            raise self.stalled() from None
         except OSError as error:
             raise ConnectionLostError(f"receiving failed: {error}") from error
 
@@ -160,10 +160,11 @@ class Connection:
         with trio.move_on_after(self.stall_timeout_s) as scope:
             await ready(self._socket)
         if scope.cancelled_caught:
-            self._raise_stalled()
+            raise self.stalled()
 
-    def _raise_stalled(self) -> NoReturn:
-        raise StalledError(f"nothing moved for {self.stall_timeout_s:g} s")
+    def stalled(self) -> StalledError:
+        """What it means that nothing moves any more."""
+        return StalledError(f"nothing moved for {self.stall_timeout_s:g} s")
 
     def cut_off(self, error: OriginUnavailableError | None = None) -> None:
         """End `run_blocking` in its thread at once, which then raises *error*."""

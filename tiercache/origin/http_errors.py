@@ -1,7 +1,8 @@
 """How an HTTP exchange fails. All are in the family of `tiercache.errors` and worth a retry.
 
-The kinds exist for two readers: the pool, which retries a lost reused connection, and the check at
-start, which tells a person what to change.
+The kinds exist for who asks again: the pool and `start_get` do at once where a reused connection
+was lost, `EagerGets` without counting it where nothing speaks against the origin. And for the
+check at start, which tells a person what to change.
 """
 
 from __future__ import annotations

@@ -41,15 +41,9 @@ class _Exchange:
 
 
 class Exchanges:
-    """Runs exchanges, bulky ones in *threads*.
+    """Runs exchanges, bulky ones in *threads*; none takes longer than `deadline_s`."""
 
-    *stall_timeout_s* is the longest time without a byte, *deadline_s* that of a whole exchange.
-    """
-
-    def __init__(
-        self, threads: ReceiveThreads, *, stall_timeout_s: float, deadline_s: float
-    ) -> None:
-        self.stall_timeout_s = stall_timeout_s
+    def __init__(self, threads: ReceiveThreads, deadline_s: float) -> None:
         self.deadline_s = deadline_s
         self._threads = threads
         self._running: dict[int, _Exchange] = {}
@@ -57,7 +51,6 @@ class Exchanges:
         self._bug: BaseException | None = None  # what no reply should cause, for `run` to raise
         self._left_thread = trio.lowlevel.ParkingLot()
         self._epoll = select.epoll()
-        self._some = trio.Event()
         self._check_at = float("inf")
         self._wait = trio.CancelScope()
 
@@ -91,17 +84,13 @@ class Exchanges:
         )
         self._running[fd] = exchange
         self._look_at(self._ends_at(exchange))
-        self._some.set()
         return True
 
     async def run(self) -> None:
         """Drive what was started, until cancelled; that ends all exchanges."""
         try:
             while True:
-                await self._some.wait()
-                self._some = trio.Event()
-                while self._running or self._in_threads:
-                    await self._turn()
+                await self._turn()
         finally:
             await self._end_all()
 
@@ -123,19 +112,20 @@ class Exchanges:
         with trio.CancelScope(deadline=self._check_at) as self._wait:
             await trio.lowlevel.wait_readable(self._epoll.fileno())
         for fd, _ in self._epoll.poll(0):
-            self._drive(self._running[fd])
+            exchange = self._running[fd]
+            if exchange.bulky:
+                self._forget(exchange)
+                self._drive_in_thread(exchange)
+            else:
+                self._drive(exchange)
         if self._bug is not None:
             raise self._bug
         now = trio.current_time()
         if now >= self._check_at:
-            self._end_stalled(now)
+            self._end_late(now)
 
     def _drive(self, exchange: _Exchange) -> None:
         connection, steps = exchange.connection, exchange.steps
-        if exchange.bulky:
-            self._forget(exchange)
-            self._drive_in_thread(exchange)
-            return
         try:
             while (count := connection.receive_now(exchange.want)) is not None:
                 exchange.patience = None
@@ -171,7 +161,7 @@ class Exchanges:
         del self._running[fd]
         self._epoll.unregister(fd)
 
-    def _end_stalled(self, now: float) -> None:
+    def _end_late(self, now: float) -> None:
         self._check_at = float("inf")
         for exchange in list(self._running.values()):
             ends_at = self._ends_at(exchange)
@@ -180,8 +170,7 @@ class Exchanges:
             elif now >= exchange.over_at:
                 self._end(exchange, StalledError(_LATE))
             elif exchange.patience is None:
-                stalled = f"nothing moved for {self.stall_timeout_s:g} s"
-                self._end(exchange, StalledError(stalled))
+                self._end(exchange, exchange.connection.stalled())
             elif exchange.patience.give_up():
                 self._end(exchange, SlowReplyError("no answer in the usual time"))
             else:
@@ -195,7 +184,7 @@ class Exchanges:
 
     def _ends_at(self, exchange: _Exchange) -> float:
         patience = exchange.patience
-        seconds = self.stall_timeout_s if patience is None else patience.seconds
+        seconds = patience.seconds if patience else exchange.connection.stall_timeout_s
         return min(exchange.moved_at + seconds, exchange.over_at)
 
     def _look_at(self, moment: float) -> None:

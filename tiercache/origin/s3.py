@@ -46,11 +46,7 @@ class S3Origin:
         self._root = location.root
         self._client = S3Client(config, transfer, location)
         self._inline_body = transfer.inline_body
-        self._exchanges = Exchanges(
-            self._client.threads,
-            stall_timeout_s=transfer.stall_timeout_s,
-            deadline_s=transfer.deadline_s,
-        )
+        self._exchanges = Exchanges(self._client.threads, transfer.deadline_s)
         self._list_v1 = False
         self._ignored = 0
 
@@ -206,7 +202,6 @@ class S3Origin:
     def reconfigure(self, config: TransferConfig) -> None:
         """See `Origin`."""
         self._client.reconfigure(config)
-        self._exchanges.stall_timeout_s = config.stall_timeout_s
         self._exchanges.deadline_s = config.deadline_s
 
     async def aclose(self) -> None:

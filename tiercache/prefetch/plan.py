@@ -46,7 +46,7 @@ class PlanItem(NamedTuple):
 class Foreseen(NamedTuple):
     """A read of a range that is in the plan; *moved*: the readers got on by it."""
 
-    until: int  # where the range ends
+    until: int  # where the range ends; where the read begins if it seems to be of no reader
     moved: bool
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import Protocol
 
 import trio
@@ -17,7 +18,7 @@ from tiercache.types import BLOCK_SIZE, Inode
 
 log = logging.getLogger(__name__)
 
-#: Requests of one size, before the size follows what they are ahead.
+#: So many requests are of one size before it is looked at again: a large entry is few ranges.
 _STEP = 8
 
 #: Smaller requests cost stores much that keep objects in chunks of several MiB.
@@ -115,12 +116,19 @@ class Planner:
             return
         ahead = self.plan.ahead_bytes
         self.plan.charge(place, end - start)
-        # All requests share the link, so one that is due after *ahead* bytes gets an equal part of
-        # them at most, half of it for the time until it begins.
-        share = 2 * self._fetcher.concurrency
-        while start < end:
-            part = max(_PART_MIN, ahead // share)
-            cut = min(start + _STEP * part, end)
-            self._fetcher.prefetch(obj, start, cut, Reason.PLAN, part)
-            ahead += cut - start
-            start = cut
+        for first, stop, part in requests(start, end, ahead, self._fetcher.concurrency):
+            self._fetcher.prefetch(obj, first, stop, Reason.PLAN, part)
+
+
+def requests(start: int, end: int, ahead: int, concurrency: int) -> Iterator[tuple[int, int, int]]:
+    """How to ask for bytes [start, end) that are due after *ahead* bytes: ranges and part sizes.
+
+    All requests share the link, so each gets an equal part of what is ahead of it at most, half of
+    that for the time until it begins.
+    """
+    while start < end:
+        part = max(_PART_MIN, ahead // (2 * concurrency))
+        stop = min(start + _STEP * part, end)
+        yield start, stop, part
+        ahead += stop - start
+        start = stop

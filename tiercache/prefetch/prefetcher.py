@@ -84,8 +84,8 @@ class Prefetcher:
             if tail is not None:
                 self._fetcher.prefetch(obj, *tail, Reason.TAIL)
         # Behind what a plan foresees comes what it says, and no guess is to get ahead of that.
-        end = obj.size if until is None else until
-        wanted = self.streams.observe(obj.ino, offset, size, end, self._now())
+        limit = obj.size if until is None else until
+        wanted = self.streams.observe(obj.ino, offset, size, limit, self._now())
         if wanted is not None:
             start, end, part = wanted
             self._fetcher.prefetch(obj, start, end, Reason.READAHEAD, part)

@@ -140,7 +140,7 @@ class Writer:
             close(self._system, fd)
 
     def _recount(self, reservation: Reservation, fd: int) -> None:
-        """A failed write may have taken space, of what was promised it, without giving a block."""
+        """What failed may have taken space, of what was promised it, without giving a block."""
         item = reservation.item
         with contextlib.suppress(OSError):
             extra = self._system.fstat(fd).st_blocks * 512 - item.charged
