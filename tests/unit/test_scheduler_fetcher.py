@@ -4,13 +4,19 @@ import gc
 import itertools
 import mmap
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 import trio
 import trio.testing
 
 from tiercache.config import TransferConfig
-from tiercache.errors import BypassedError, OriginThrottledError, OriginUnavailableError
+from tiercache.errors import (
+    BypassedError,
+    ObjectNotFoundError,
+    OriginThrottledError,
+    OriginUnavailableError,
+)
 from tiercache.origin.hedge import HedgingOrigin
 from tiercache.testing.faulty import FaultyOrigin, SlowOrigin
 from tiercache.testing.memory import MemoryOrigin
@@ -163,6 +169,17 @@ async def test_a_fill_that_ends_takes_back_its_own_and_a_warming_beside_it_goes_
             assert w.fetcher.abandoned_bytes == 2 * MIB
             gate.release()
         assert w.store.warming.asked == [(0, 4, True)]
+
+
+async def test_g17_a_refusal_that_is_quicker_than_its_reader_is_not_asked_for_again():
+    async with world() as w:
+        a = replace(w.file(b"a", MIB), key=b"gone")
+        w.fetcher.demand(a, 0, 100)
+        reading = w.fetcher.read(a, 0, 100)
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(ObjectNotFoundError):
+            await reading
+        assert len(w.gets) == 1
 
 
 async def test_who_asks_late_whether_it_has_landed_is_told():

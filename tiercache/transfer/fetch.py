@@ -15,7 +15,7 @@ import sys
 
 import trio
 
-from tiercache.errors import TierCacheError
+from tiercache.errors import BypassedError, TierCacheError
 from tiercache.tier.store import Reservation
 from tiercache.transfer.admission import Ticket
 from tiercache.types import BLOCK_SIZE, Inode, Priority
@@ -146,6 +146,11 @@ class Fetch:
     def wanted(self) -> bool:
         """Whether a reader waits for it, or is about to."""
         return bool(self.readers) or self.ticket.priority <= Priority.DEMAND
+
+    @property
+    def refused(self) -> TierCacheError | None:
+        """What the origin ended it with, if it did: not that no tier took what no reader wants."""
+        return None if isinstance(self.error, BypassedError) else self.error
 
     def covers(self, offset: int, end: int) -> bool:
         """Whether bytes [offset, end) all lie in this fetch."""

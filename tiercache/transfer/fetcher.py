@@ -7,7 +7,8 @@ while they queue become one GET. How many GETs run at a time follows what the or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 import trio
 
@@ -169,11 +170,19 @@ class Fetcher:
                 fetch.finish(OriginUnavailableError("the transfer was abandoned"))
                 fetch.land()
 
-    async def read(self, obj: Inode, offset: int, size: int) -> bytes | memoryview:
+    def read(self, obj: Inode, offset: int, size: int) -> Coroutine[Any, Any, bytes | memoryview]:
         """Bytes [offset, offset + size) of *obj*, which must lie within it.
 
-        The result is valid until the caller's next checkpoint. Raises what the origin raised.
+        The result is valid until the caller's next checkpoint. Raises what the origin raised, also
+        if it does so before the result is awaited: nobody would ask for that once more.
         """
+        return self._read(obj, offset, size, self._flights.get(obj.ino, offset // BLOCK_SIZE))
+
+    async def _read(
+        self, obj: Inode, offset: int, size: int, asked: Fetch | None
+    ) -> bytes | memoryview:
+        if asked is not None and asked.refused and asked.start + asked.filled <= offset:
+            raise asked.refused
         for _ in range(_READ_ATTEMPTS):
             self.demand(obj, offset, size)
             fetch = self._flights.get(obj.ino, offset // BLOCK_SIZE)
