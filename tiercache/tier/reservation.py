@@ -163,10 +163,11 @@ class Reservation:
         except OSError as error:
             self._allocates = False
             if error.errno in _CANNOT_ALLOCATE:
-                self._place.allocates = False
-            elif error.errno not in _FULL:
+                self._place.allocates, self._allocated = False, start
+            elif error.errno in _FULL:
+                self._deallocate(fd, start)  # this block alone may fit
+            else:
                 raise
-            self._deallocate(fd, start)  # this block alone may fit
 
     def _open(self) -> int:
         with self._opening:
