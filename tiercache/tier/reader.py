@@ -38,19 +38,16 @@ class Reader:
     def read_now(self, obj: Inode, offset: int, into: memoryview) -> bool:
         """Fill *into* if that needs no disk and no verification."""
         size = len(into)
-        item = self._table.loaded(obj.ino)
-        if item is None or item.place is None or not self._trusted(item, item.place, offset, size):
+        found = self._ready(obj, offset, size)
+        if found is None:
             return False
-        fd = item.fd if item.fd >= 0 else self._open(item)
-        if fd < 0:
-            return False
+        place, fd = found
         try:
-            if self._system.preadv(fd, [into], offset, item.place.read_flags) != size:
+            if self._system.preadv(fd, [into], offset, place.read_flags) != size:
                 return False
         except OSError:
             return False
-        item.recent = True
-        item.place.tier.hit_bytes += size
+        place.tier.hit_bytes += size
         return True
 
     def locate(self, obj: Inode, offset: int, size: int) -> int:
@@ -58,14 +55,11 @@ class Reader:
 
         Valid until the next checkpoint.
         """
-        item = self._table.loaded(obj.ino)
-        if item is None or item.place is None or not self._trusted(item, item.place, offset, size):
+        found = self._ready(obj, offset, size)
+        if found is None:
             return -1
-        fd = item.fd if item.fd >= 0 else self._open(item)
-        if fd < 0 or not self._in_memory(fd, item.place, offset, size):
-            return -1
-        item.recent = True
-        return fd
+        place, fd = found
+        return fd if self._in_memory(fd, place, offset, size) else -1
 
     async def read(self, obj: Inode, offset: int, into: memoryview) -> bool:
         """Fill *into* in a thread, verifying what was not; False when it must be fetched."""
@@ -145,11 +139,16 @@ class Reader:
 
     # -- below -----------------------------------------------------------------------------------
 
-    @staticmethod
-    def _trusted(item: Residency, place: Place, offset: int, size: int) -> bool:
-        """Whether bytes [offset, offset + size) are resident, verified and may be read now."""
-        end = (offset + size - 1 >> _SHIFT) + 1
-        return place.tier.health.readable and item.verified.find(0, offset >> _SHIFT, end) < 0
+    def _ready(self, obj: Inode, offset: int, size: int) -> tuple[Place, int] | None:
+        """The place and descriptor that hold bytes [offset, offset + size), all verified."""
+        item = self._table.loaded(obj.ino)
+        if item is None or item.place is None or not item.place.tier.health.readable:
+            return None
+        if item.verified.find(0, offset >> _SHIFT, (offset + size - 1 >> _SHIFT) + 1) >= 0:
+            return None
+        place, fd = item.place, item.fd if item.fd >= 0 else self._open(item)
+        item.recent = True
+        return (place, fd) if fd >= 0 else None
 
     def _in_memory(self, fd: int, place: Place, offset: int, size: int) -> bool:
         if not place.read_flags:
