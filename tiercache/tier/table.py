@@ -115,27 +115,20 @@ class Table:
     def find(self, ino: int) -> Residency | None:
         """The record of *ino* if something of it is local, for removing it."""
         item = self._loaded.get(ino)
-        if item is not None:
-            return item if item.place is not None else None
-        found = self._header(ino)
-        if found is None or found[0].place not in self._places:
-            return None
-        header, segment = found
-        item = Residency(ino, header.size, header.digest.hex())
-        self._fill(item, header, segment)
-        return item
+        if item is None:
+            found = self._recalled(ino)
+            return found[0] if found else None
+        return item if item.place is not None else None
 
     def take(self, ino: int) -> Residency | None:
         """The record of *ino*, in memory from now on, if its file is there and can be read."""
         item = self._loaded.get(ino)
         if item is not None:
             return item if item.place is not None else None
-        found = self._header(ino)
-        if found is None or found[0].place not in self._places:
+        found = self._recalled(ino)
+        if found is None:
             return None
-        header, segment = found
-        item = Residency(ino, header.size, header.digest.hex())
-        self._fill(item, header, segment)
+        item, header = found
         try:
             matches = self._file_matches(item, header)
         except UnreadableTierError:
@@ -214,8 +207,7 @@ class Table:
         if header.place not in self._places:
             self._delete(item)
             return item
-        stored = Residency(obj.ino, header.size, header.digest.hex())
-        self._fill(stored, header, segment)
+        stored = self._restored(obj.ino, header, segment)
         same = (stored.name, stored.size) == (item.name, item.size)
         stored.group = item.group
         if same and self._file_matches(stored, header):
@@ -256,7 +248,15 @@ class Table:
             self.charge(item, extra)
             self.mark(item)
 
-    def _fill(self, item: Residency, header: Header, segment: bytes) -> None:
+    def _recalled(self, ino: int) -> tuple[Residency, Header] | None:
+        """The record of *ino* that is in the catalog, if its place is one of ours."""
+        found = self._header(ino)
+        if found is None or found[0].place not in self._places:
+            return None
+        return self._restored(ino, *found), found[0]
+
+    def _restored(self, ino: int, header: Header, segment: bytes) -> Residency:
+        item = Residency(ino, header.size, header.digest.hex())
         item.settle(self._places[header.place])
         item.file_id, item.charged, item.sidecar = header.file_id, header.charged, header.sidecar
         item.group, item.pinned, item.rule = header.group, header.pinned, header.rule
@@ -265,6 +265,7 @@ class Table:
             decode_segment(payload, item.present, item.sums, index)
         resident = sum(item.present)
         item.left, item.unverified = item.blocks - resident, resident
+        return item
 
     def _segment(self, ino: int, index: int) -> bytes | None:
         key = segment_key(ino, index)
