@@ -90,6 +90,10 @@ class RangedGet(NamedTuple):
     into: memoryview
     progress: Progress | None = None
 
+    def behind(self, done: int, progress: Progress | None) -> RangedGet:
+        """What follows its first *done* bytes; *progress* is told of these alone."""
+        return RangedGet(self.key, self.etag, self.start + done, self.into[done:], progress)
+
 
 class FirstAttempt(NamedTuple):
     """How far one came elsewhere: begun at *began* on trio's clock, *failed* if that counts."""

@@ -105,9 +105,7 @@ class RetryingOrigin(OriginWrapper):
         so_far = _Filled(get.progress, first.filled if first else 0)
 
         async def rest() -> None:
-            done = so_far.begin()
-            key, etag, start, into, _ = get
-            await self.inner.get_range(key, etag, start + done, into[done:], so_far.advance)
+            await self.inner.get_range(*get.behind(so_far.begin(), so_far.advance))
 
         await self._retry("get_range", get.key, rest, so_far, first)
 
@@ -126,26 +124,31 @@ class RetryingOrigin(OriginWrapper):
     ) -> T:
         """The result of *call*, tried until it succeeds or a bound is reached."""
         self.requested()
-        course = _Course(self._config, first.began if first else trio.current_time())
-        failed = first.failed if first else None
+        started = first.began if first else trio.current_time()
+        course = _Course(self._config, operation, key, filled or _Filled(None, 0), started)
+        if first is not None and first.failed is not None:
+            await trio.sleep(self._failed(course, first.failed))
         while True:
             try:
-                if failed is not None:
-                    error, failed = failed, None
-                    raise error
                 return await _within(course.deadline, call)
             except OriginUnavailableError as error:
-                self._on_failed(error)
-                now = trio.current_time()
-                course.failed(now, filled.count if filled else 0)
-                wait_s = self._wait_s(course, error.retry_after_s)
-                refused = filled is not None and filled.refused
-                if refused or course.is_over(now + wait_s) or not self._budget.withdraw():
-                    self._give_up(operation, key, course, error)
-                    raise
-                self.retries += 1
-                logger.debug("%s of %r failed, again in %.2f s: %s", operation, key, wait_s, error)
+                wait_s = self._failed(course, error)
             await trio.sleep(wait_s)
+
+    def _failed(self, course: _Course, error: OriginUnavailableError) -> float:
+        """How long to wait before the next attempt; raises *error* if there is to be none."""
+        self._on_failed(error)
+        now = trio.current_time()
+        course.failed(now)
+        wait_s = self._wait_s(course, error.retry_after_s)
+        if course.is_over(now + wait_s) or not self._budget.withdraw():
+            self._give_up(course, error)
+            raise error
+        self.retries += 1
+        logger.debug(
+            "%s of %r failed, again in %.2f s: %s", course.operation, course.key, wait_s, error
+        )
+        return wait_s
 
     def _wait_s(self, course: _Course, retry_after_s: float | None) -> float:
         config = self._config
@@ -153,16 +156,14 @@ class RetryingOrigin(OriginWrapper):
         asked = min(max(retry_after_s or 0.0, 0.0), config.deadline_s / config.attempts)
         return asked + self._random.uniform(0.0, ceiling)
 
-    def _give_up(
-        self, operation: str, key: bytes, course: _Course, error: OriginUnavailableError
-    ) -> None:
+    def _give_up(self, course: _Course, error: OriginUnavailableError) -> None:
         self.failures += 1
         suppressed = self._warnings.admit(trio.current_time())
         if suppressed is not None:
             logger.warning(
                 "%s of %r given up after %d attempts: %s (%d like warnings not shown)",
-                operation,
-                key,
+                course.operation,
+                course.key,
                 course.attempts,
                 error,
                 suppressed,
@@ -181,6 +182,9 @@ class _Course:
     """How one call has gone so far."""
 
     config: TransferConfig
+    operation: str
+    key: bytes
+    filled: _Filled
     started: float
     attempts: int = 0
     failures: int = 0  # in a row, without a gain
@@ -191,16 +195,17 @@ class _Course:
         """When even a running attempt is ended."""
         return self.started + self.config.deadline_s
 
-    def failed(self, now: float, filled: int) -> None:
+    def failed(self, now: float) -> None:
         """Count a failure; a gain since the last one starts the bounds anew."""
         self.attempts += 1
         self.failures += 1
-        if filled - self.gained >= GAIN_MIN:
-            self.gained, self.failures, self.started = filled, 1, now
+        if self.filled.count - self.gained >= GAIN_MIN:
+            self.gained, self.failures, self.started = self.filled.count, 1, now
 
     def is_over(self, next_start: float) -> bool:
         """Whether no attempt may start at *next_start*."""
-        return self.failures >= self.config.attempts or next_start >= self.deadline
+        spent = self.failures >= self.config.attempts or next_start >= self.deadline
+        return spent or self.filled.refused
 
 
 class _Filled:
