@@ -22,6 +22,7 @@ import trio
 
 from tiercache.config import TransferConfig
 from tiercache.errors import OriginUnavailableError, TierCacheError
+from tiercache.origin.budget import Budget
 from tiercache.origin.protocol import Origin, Patience
 from tiercache.origin.wrapper import OriginWrapper
 from tiercache.types import BLOCK_SIZE, Progress
@@ -93,9 +94,8 @@ class HedgingOrigin(OriginWrapper):
 
     def __init__(self, inner: Origin, config: TransferConfig) -> None:
         super().__init__(inner)
-        self._per_get = config.hedge_budget
+        self._budget = Budget(config.hedge_budget, _BURST, saved=1.0)
         self._delay_min_s = config.hedge_delay_min_s
-        self._tokens = 1.0
         self._delay_s: float | None = None
         self._latencies: deque[float] = deque(maxlen=_SAMPLES)
         self._fresh = 0
@@ -110,7 +110,7 @@ class HedgingOrigin(OriginWrapper):
     def reconfigure(self, config: TransferConfig) -> None:
         """See `Origin.reconfigure`."""
         super().reconfigure(config)
-        self._per_get = config.hedge_budget
+        self._budget.resize(config.hedge_budget, _BURST)
         self._delay_min_s = config.hedge_delay_min_s
         self._set_delay()
 
@@ -132,7 +132,7 @@ class HedgingOrigin(OriginWrapper):
         progress: Progress | None = None,
     ) -> None:
         """See `Origin.get_range`."""
-        if not self._running or not self._per_get or not into:
+        if not self._running or not self._budget.per_request or not into:
             await self.inner.get_range(key, etag, start, into, progress)
             return
         self.asked()
@@ -175,13 +175,13 @@ class HedgingOrigin(OriginWrapper):
 
         Giving it up takes a hedge from the budget, as the GET is then sent again.
         """
-        if not self._running or not self._per_get or self._delay_s is None:
+        if not self._running or not self._budget.per_request or self._delay_s is None:
             return None
         return Patience(self._delay_s, partial(self._spend, size))
 
     def asked(self) -> None:
         """A GET was sent, which brings its part of a hedge."""
-        self._tokens = min(float(_BURST), self._tokens + self._per_get)
+        self._budget.deposit()
 
     def won(self) -> None:
         """A hedge was the faster one."""
@@ -189,9 +189,8 @@ class HedgingOrigin(OriginWrapper):
 
     def _spend(self, size: int) -> bool:
         """Take a hedge of *size* bytes from the budget; False when there is none."""
-        if self._tokens < 1.0:
+        if not self._budget.withdraw():
             return False
-        self._tokens -= 1.0
         self.hedges += 1
         self._on_hedge(size)
         return True

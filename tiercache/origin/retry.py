@@ -23,6 +23,7 @@ import trio
 
 from tiercache.config import TransferConfig
 from tiercache.errors import OriginUnavailableError
+from tiercache.origin.budget import Budget
 from tiercache.origin.protocol import LIST_PAGE_MAX, FirstAttempt, Origin, RangedGet
 from tiercache.origin.wrapper import OriginWrapper
 from tiercache.types import KIB, ListPage, ObjectInfo, Progress
@@ -52,7 +53,8 @@ class RetryingOrigin(OriginWrapper):
         super().__init__(inner)
         self._config = config
         self._random = random or Random()
-        self._budget = _Budget(config.retry_budget, config.attempts * config.connections)
+        # Full at first: with enough for every connection to use all its attempts once.
+        self._budget = Budget(config.retry_budget, config.attempts * config.connections)
         self._warnings = _RateLimit(WARN_INTERVAL_S)
         self._on_failed: Failed = lambda _error: None
         self.requests = 0
@@ -234,35 +236,6 @@ class _Filled:
             except BaseException:
                 self.refused = True
                 raise
-
-
-class _Budget:
-    """A token bucket: each request brings a part of a retry, each retry takes a whole one.
-
-    It starts full, with enough for every connection to use all its attempts once.
-    """
-
-    def __init__(self, per_request: float, burst: int) -> None:
-        self._per_request = per_request
-        self._burst = float(burst)
-        self._tokens = self._burst
-
-    def resize(self, per_request: float, burst: int) -> None:
-        """Other bounds: what is missing from a full bucket stays missing."""
-        self._per_request = per_request
-        self._tokens = max(0.0, self._tokens + burst - self._burst)
-        self._burst = float(burst)
-
-    def deposit(self) -> None:
-        """A request was made."""
-        self._tokens = min(self._burst, self._tokens + self._per_request)
-
-    def withdraw(self) -> bool:
-        """Whether a retry may be made."""
-        if self._tokens < 1.0:
-            return False
-        self._tokens -= 1.0
-        return True
 
 
 class _RateLimit:
