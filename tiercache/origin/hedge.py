@@ -14,7 +14,7 @@ meanwhile.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
@@ -23,24 +23,12 @@ import trio
 from tiercache.config import TransferConfig
 from tiercache.errors import OriginUnavailableError, TierCacheError
 from tiercache.origin.budget import Budget
-from tiercache.origin.protocol import Origin, Patience
+from tiercache.origin.latencies import Latencies
+from tiercache.origin.protocol import Origin, Patience, RangedGet
 from tiercache.origin.wrapper import OriginWrapper
 from tiercache.types import BLOCK_SIZE, Progress
 
 log = logging.getLogger(__name__)
-
-#: First-byte times that the delay is taken from.
-_SAMPLES = 512
-
-#: No hedging on less evidence than this.
-_SAMPLES_MIN = 64
-
-#: The delay is computed anew after so many samples.
-_REFRESH = 32
-
-#: Slower than this part of the samples, with some slack, is slow.
-_QUANTILE = 0.99
-_SLACK = 1.25
 
 #: Hedges that may be saved up while all goes well; also how many run at a time.
 _BURST = 4
@@ -55,14 +43,8 @@ class _LostError(Exception):
 class _Race:
     """One GET, and perhaps its rival."""
 
-    def __init__(
-        self, key: bytes, etag: str, start: int, into: memoryview, progress: Progress | None
-    ) -> None:
-        self.key = key
-        self.etag = etag
-        self.start = start
-        self.into = into
-        self.progress = progress
+    def __init__(self, get: RangedGet) -> None:
+        self.get = get
         self.clock = trio.lowlevel.current_clock()
         self.started_at = trio.current_time()
         self.latency_s: float | None = None  # of the winner's first bytes
@@ -85,8 +67,8 @@ class _Race:
                 raise _LostError
             self.first_won = True
             self.latency_s = self.clock.current_time() - self.started_at
-        if self.progress is not None:
-            self.progress(filled)
+        if self.get.progress is not None:
+            self.get.progress(filled)
 
 
 class HedgingOrigin(OriginWrapper):
@@ -95,10 +77,7 @@ class HedgingOrigin(OriginWrapper):
     def __init__(self, inner: Origin, config: TransferConfig) -> None:
         super().__init__(inner)
         self._budget = Budget(config.hedge_budget, _BURST, saved=1.0)
-        self._delay_min_s = config.hedge_delay_min_s
-        self._delay_s: float | None = None
-        self._latencies: deque[float] = deque(maxlen=_SAMPLES)
-        self._fresh = 0
+        self._latencies = Latencies(config.hedge_delay_min_s)
         self._races: OrderedDict[_Race, None] = OrderedDict()
         self._waiting = trio.Event()
         self._running = False
@@ -111,8 +90,8 @@ class HedgingOrigin(OriginWrapper):
         """See `Origin.reconfigure`."""
         super().reconfigure(config)
         self._budget.resize(config.hedge_budget, _BURST)
-        self._delay_min_s = config.hedge_delay_min_s
-        self._set_delay()
+        if self._latencies.reconfigure(config.hedge_delay_min_s):
+            self._waiting.set()
 
     def on_hedge(self, hedge: Callable[[int], None]) -> None:
         """Install who is told of every extra request and its size."""
@@ -121,7 +100,7 @@ class HedgingOrigin(OriginWrapper):
     @property
     def delay_s(self) -> float | None:
         """After which time a GET counts as slow; None while too little is known."""
-        return self._delay_s
+        return self._latencies.slow_s
 
     async def get_range(
         self,
@@ -136,9 +115,9 @@ class HedgingOrigin(OriginWrapper):
             await self.inner.get_range(key, etag, start, into, progress)
             return
         self.asked()
-        race = _Race(key, etag, start, into, progress)
+        race = _Race(RangedGet(key, etag, start, into, progress))
         self._races[race] = None
-        if self._delay_s is not None:
+        if self.delay_s is not None:
             self._waiting.set()
         try:
             await self._first(race)
@@ -155,29 +134,31 @@ class HedgingOrigin(OriginWrapper):
         """Run the first request to its end, or until its rival has won."""
         with race.first:
             try:
-                await self.inner.get_range(race.key, race.etag, race.start, race.into, race.advance)
+                await self.inner.get_range(*race.get._replace(progress=race.advance))
             except (_LostError, OriginUnavailableError):
                 if not race.head:
                     raise
 
     async def _take_over(self, race: _Race) -> None:
         """Go on behind what the rival won with; nobody else writes to the buffer any more."""
-        into, progress, done = race.into, race.progress, len(race.head)
-        into[:done] = race.head
+        get, done = race.get, len(race.head)
+        progress = get.progress
+        get.into[:done] = race.head
         if progress is not None:
             progress(done)
-        if done < len(into):
+        if done < len(get.into):
             rest = None if progress is None else lambda filled: progress(done + filled)
-            await self.inner.get_range(race.key, race.etag, race.start + done, into[done:], rest)
+            await self.inner.get_range(*get.behind(done, rest))
 
     def patience(self, size: int) -> Patience | None:
         """What a GET of *size* bytes that is made elsewhere takes for slow; None: nothing.
 
         Giving it up takes a hedge from the budget, as the GET is then sent again.
         """
-        if not self._running or not self._budget.per_request or self._delay_s is None:
+        slow_s = self._latencies.slow_s
+        if not self._running or not self._budget.per_request or slow_s is None:
             return None
-        return Patience(self._delay_s, partial(self._spend, size))
+        return Patience(slow_s, partial(self._spend, size))
 
     def asked(self) -> None:
         """A GET was sent, which brings its part of a hedge."""
@@ -209,19 +190,19 @@ class HedgingOrigin(OriginWrapper):
     async def _next_slow(self) -> None:
         """Until the oldest race is slow. Races begin in order, so it is the next to be."""
         while True:
-            if not self._races or self._delay_s is None:
+            if not self._races or self.delay_s is None:
                 self._waiting = trio.Event()
                 await self._waiting.wait()
                 continue
             oldest = next(iter(self._races))
-            left = oldest.started_at + self._delay_s - trio.current_time()
+            left = oldest.started_at + self.delay_s - trio.current_time()
             if left <= 0:
                 return
             await trio.sleep(left)
 
     def _hedge_oldest(self, nursery: trio.Nursery) -> None:
         race, _ = self._races.popitem(last=False)
-        size = min(len(race.into), BLOCK_SIZE)
+        size = min(len(race.get.into), BLOCK_SIZE)
         if race.latency_s is None and self._rivals < _BURST and self._spend(size):
             nursery.start_soon(self._ask_again, race, size)
 
@@ -230,27 +211,16 @@ class HedgingOrigin(OriginWrapper):
         self._rivals += 1
         try:
             with race.rival:
-                await self.inner.get_range(race.key, race.etag, race.start, head)
+                await self.inner.get_range(*race.get._replace(into=head, progress=None))
                 if race.claim(_RIVAL):
                     race.head, race.latency_s = head, trio.current_time() - began
                     race.first.cancel()
         except TierCacheError as error:
-            log.debug("the second request for %r failed: %s", race.key, error)
+            log.debug("the second request for %r failed: %s", race.get.key, error)
         finally:
             self._rivals -= 1
 
     def learn(self, latency_s: float) -> None:
         """Note how long a GET took to begin, or a small one to end."""
-        self._latencies.append(latency_s)
-        self._fresh += 1
-        if self._fresh >= _REFRESH:
-            self._set_delay()
-
-    def _set_delay(self) -> None:
-        """Say anew what is slow, if enough is known."""
-        if len(self._latencies) >= _SAMPLES_MIN:
-            self._fresh = 0
-            ordered = sorted(self._latencies)
-            slow = ordered[int(_QUANTILE * (len(ordered) - 1))]
-            self._delay_s = max(self._delay_min_s, _SLACK * slow)
+        if self._latencies.learn(latency_s):
             self._waiting.set()
