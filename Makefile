@@ -18,11 +18,14 @@ setup:
 demo: setup
 	$(BIN)/tiercache demo
 
+# Each mount is processes of its own, which need not compile the modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 test: setup
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -n 2 -m "not slow"
 
 test-all: setup
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2
 
 lint: setup
 	$(BIN)/ruff format --check .
