@@ -96,6 +96,12 @@ class TooManyOpenError(TierCacheError):
     errno = errno.ENFILE
 
 
+class OutOfMemoryError(TierCacheError):
+    """The system has no memory for the bytes of a transfer."""
+
+    errno = errno.ENOMEM
+
+
 class BypassedError(TierCacheError):
     """No tier takes this object now, and nobody reads it: it is not fetched."""
 

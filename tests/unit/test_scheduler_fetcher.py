@@ -3,8 +3,10 @@
 import gc
 import itertools
 import mmap
-from contextlib import asynccontextmanager
+import resource
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import trio
@@ -16,8 +18,10 @@ from tiercache.errors import (
     ObjectNotFoundError,
     OriginThrottledError,
     OriginUnavailableError,
+    OutOfMemoryError,
 )
 from tiercache.origin.hedge import HedgingOrigin
+from tiercache.testing.data import check
 from tiercache.testing.faulty import FaultyOrigin, SlowOrigin
 from tiercache.testing.memory import MemoryOrigin
 from tiercache.transfer.admission import Admission
@@ -351,3 +355,28 @@ async def test_with_few_connections_prefetch_still_gets_one():
     assert admission.request(Priority.PREFETCH, 0).granted
     assert not admission.request(Priority.PREFETCH, 0).granted
     assert admission.request(Priority.DEMAND, 0).granted
+
+
+@contextmanager
+def little_memory(nbytes):
+    """The system gives this process no more than *nbytes* of address space."""
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + nbytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+async def test_refused_memory_fails_its_readers_and_nobody_else():
+    async with world(**ONE) as w:
+        a, b = w.file(b"a", 8 * MIB), w.file(b"b", 8 * MIB)
+        with trio.fail_after(5):
+            with little_memory(4 * MIB), pytest.raises(OutOfMemoryError):
+                await w.fetcher.read(a, 0, 8 * MIB)
+            check(await w.fetcher.read(b, MIB, MIB), MIB)
+            check(await w.fetcher.read(a, MIB, MIB), MIB)
+        w.fetcher.release_idle()
+        assert w.fetcher.admission.memory_used == 0
+        assert w.fetcher.admission.connections_used == 0

@@ -17,6 +17,7 @@ from tiercache.errors import (
     BypassedError,
     OriginThrottledError,
     OriginUnavailableError,
+    OutOfMemoryError,
     TierCacheError,
 )
 from tiercache.origin.eager import EagerGets
@@ -247,7 +248,7 @@ class Fetcher:
 
         def run() -> None:
             self._landing.begin(fetch)
-            if self._is_refused(fetch) or not self._start_eagerly(fetch):
+            if self._refusal(fetch) or not self._start_eagerly(fetch):
                 self._nursery.start_soon(self._run, fetch)
 
         fetch.ticket = self.admission.ticket(priority, fetch.size, run)
@@ -300,8 +301,8 @@ class Fetcher:
         self._landing.end(fetch)
 
     async def _transfer(self, fetch: Fetch, first: FirstAttempt | None) -> None:
-        if self._is_refused(fetch):
-            raise BypassedError("no tier takes it now")
+        if refusal := self._refusal(fetch):
+            raise refusal
         assert fetch.buffer is not None
         obj = fetch.obj
         get = RangedGet(obj.key, obj.etag, fetch.start, fetch.buffer, fetch.progress)
@@ -314,9 +315,13 @@ class Fetcher:
             raise OriginUnavailableError("the origin's reply ended early")
 
     @staticmethod
-    def _is_refused(fetch: Fetch) -> bool:
-        """Whether it was to fill a tier, and none takes it."""
-        return fetch.reason.spares and fetch.reservation is None and not fetch.wanted
+    def _refusal(fetch: Fetch) -> TierCacheError | None:
+        """Why no request is sent: no memory, or it was to fill a tier and none takes it."""
+        if fetch.buffer is None:
+            return OutOfMemoryError(f"no memory to receive {fetch.size} bytes")
+        if fetch.reason.spares and fetch.reservation is None and not fetch.wanted:
+            return BypassedError("no tier takes it now")
+        return None
 
     def _learn(self, fetch: Fetch, began: float) -> None:
         now = trio.current_time()

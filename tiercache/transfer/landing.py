@@ -70,9 +70,16 @@ class Landing:
             await trio.to_thread.run_sync(trim_heap)
 
     def begin(self, fetch: Fetch) -> None:
-        """Give *fetch*, which was admitted, memory and a place in a tier."""
+        """Give *fetch*, which was admitted, memory and a place in a tier.
+
+        Where the system has no memory, it has no buffer and its share of the budget is free again.
+        """
         self._used.set()
-        fetch.buffer = self._pool.take(fetch.size)
+        try:
+            fetch.buffer = self._pool.take(fetch.size)
+        except (OSError, MemoryError):
+            self.admission.memory_used -= fetch.ticket.memory
+            return
         place = fetch.obj, fetch.first, fetch.end
         if not fetch.reason.spares or fetch.wanted or self._admits(fetch):
             fetch.reservation = self._store.reserve(*place)
