@@ -40,7 +40,7 @@ def check(data: BytesLike, offset: int = 0, seed: int = 0) -> None:
     for at in range(0, len(view), step):
         part = view[at : at + step]
         expected = pattern(offset + at, len(part), seed)
-        if part != expected:
+        if bytes(part) != expected:  # views are compared item by item
             wrong = next(i for i, (a, b) in enumerate(zip(part, expected, strict=True)) if a != b)
             raise AssertionError(_diagnosis(view, at + wrong, offset, seed))
 
