@@ -142,13 +142,11 @@ class HedgingOrigin(OriginWrapper):
     async def _take_over(self, race: _Race) -> None:
         """Go on behind what the rival won with; nobody else writes to the buffer any more."""
         get, done = race.get, len(race.head)
-        progress = get.progress
         get.into[:done] = race.head
-        if progress is not None:
-            progress(done)
+        if get.progress is not None:
+            get.progress(done)
         if done < len(get.into):
-            rest = None if progress is None else lambda filled: progress(done + filled)
-            await self.inner.get_range(*get.behind(done, rest))
+            await self.inner.get_range(*get.behind(done))
 
     def patience(self, size: int) -> Patience | None:
         """What a GET of *size* bytes that is made elsewhere takes for slow; None: nothing.

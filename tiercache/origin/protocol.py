@@ -90,9 +90,11 @@ class RangedGet(NamedTuple):
     into: memoryview
     progress: Progress | None = None
 
-    def behind(self, done: int, progress: Progress | None) -> RangedGet:
-        """What follows its first *done* bytes; *progress* is told of these alone."""
-        return RangedGet(self.key, self.etag, self.start + done, self.into[done:], progress)
+    def behind(self, done: int) -> RangedGet:
+        """What follows its first *done* bytes; the same progress is told of all."""
+        progress = self.progress
+        rest = None if progress is None else lambda filled: progress(done + filled)
+        return RangedGet(self.key, self.etag, self.start + done, self.into[done:], rest)
 
 
 class FirstAttempt(NamedTuple):

@@ -105,9 +105,10 @@ class RetryingOrigin(OriginWrapper):
     async def go_on(self, get: RangedGet, first: FirstAttempt | None = None) -> None:
         """`get_range`, after a *first* attempt perhaps; its time is part of the deadline."""
         so_far = _Filled(get.progress, first.filled if first else 0)
+        heard = get._replace(progress=so_far.advance)
 
         async def rest() -> None:
-            await self.inner.get_range(*get.behind(so_far.begin(), so_far.advance))
+            await self.inner.get_range(*heard.behind(so_far.count))
 
         await self._retry("get_range", get.key, rest, so_far, first)
 
@@ -217,19 +218,13 @@ class _Filled:
         self.count = count
         #: The caller's own callback failed: that is no fault of the origin.
         self.refused = False
-        self._base = 0
         self._progress = progress
 
-    def begin(self) -> int:
-        """Start an attempt behind the last good byte; returns its offset."""
-        self._base = self.count
-        return self._base
-
     def advance(self, filled: int) -> None:
-        """Note *filled* bytes of the current attempt."""
-        if self._base + filled <= self.count:
+        """Note *filled* bytes of all."""
+        if filled <= self.count:
             return
-        self.count = self._base + filled
+        self.count = filled
         if self._progress is not None:
             try:
                 self._progress(self.count)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import trio
 
-from tiercache.origin.protocol import LIST_PAGE_MAX, Origin
+from tiercache.origin.protocol import LIST_PAGE_MAX, Origin, RangedGet
 from tiercache.origin.wrapper import OriginWrapper
 from tiercache.types import ListPage, ObjectInfo, Progress
 
@@ -202,5 +202,4 @@ class SlowOrigin(_Interposed):
         await self._before("get_range", key)
         if self.bytes_per_s is not None:
             await trio.sleep((len(into) - first) / self.bytes_per_s)
-        shifted = None if progress is None else lambda n: progress(first + n)
-        await self.inner.get_range(key, etag, start + first, into[first:], shifted)
+        await self.inner.get_range(*RangedGet(key, etag, start, into, progress).behind(first))
