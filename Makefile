@@ -22,10 +22,10 @@ demo: setup
 unexport PYTHONDONTWRITEBYTECODE
 
 test: setup
-	$(BIN)/pytest -n 2 -m "not slow"
+	$(BIN)/pytest -m "not slow"
 
 test-all: setup
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest
 
 lint: setup
 	$(BIN)/ruff format --check .
